@@ -19,24 +19,33 @@ def disk_image(path: str) -> DiskImage:
     """Return the image at a path of this machine, which need not exist."""
     try:
         status = os.stat(path)
-    except (OSError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return DiskImage(os.path.realpath(path.replace("\0", "")))
+    except OSError as error:
+        return DiskImage(os.path.realpath(path), unknown=str(error.strerror))
     if not stat.S_ISREG(status.st_mode):
         return DiskImage(f"device {status.st_rdev}" if status.st_rdev else os.path.realpath(path))
     file = f"file {status.st_dev} {status.st_ino}"
     try:
         backing = _backing(read_start(path, _HEADER))
-    except OSError:
-        return DiskImage(file)
+    except OSError as error:
+        return DiskImage(file, unknown=str(error.strerror))
+    except EOFError:
+        return DiskImage(file, unknown="its header is damaged")
     folder = os.path.dirname(os.path.realpath(path))
     return DiskImage(file, os.path.join(folder, backing) if backing else "")
 
 
 def _backing(header: bytes) -> str:
-    """Return the name in the header of a qcow2 image; empty if it names none, or one that is no file."""
+    """Return the name in the header of a qcow2 image; empty if it names none, or one that is no file.
+
+    Raises EOFError if the name is not where it should be.
+    """
     offset, size = int.from_bytes(header[8:16]), int.from_bytes(header[16:20])
-    if not header.startswith(_MAGIC) or not offset or size > _LONGEST_NAME:
+    if not header.startswith(_MAGIC) or not offset:
         return ""
+    if size > _LONGEST_NAME or offset + size > len(header):
+        raise EOFError
     name = header[offset : offset + size].decode(errors="replace")
     if name.startswith("json:"):
         return _named_in(name.removeprefix("json:"))

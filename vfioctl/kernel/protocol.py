@@ -162,10 +162,12 @@ class DiskImage(NamedTuple):
     """A disk image. `file`: the same text for each name of the same file or block device.
 
     `backing`: the path of the image that it is based on, which it reads; empty if it has none, or it is not known.
+    `unknown`: why it is not known.
     """
 
     file: str
     backing: str = ""
+    unknown: str = ""
 
 
 class DiskImages(Protocol):

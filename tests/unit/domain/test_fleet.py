@@ -18,7 +18,8 @@ from vfioctl.domain.document.reader import read_domain
 from vfioctl.domain.document.templates import read_template
 from vfioctl.domain.document.xml import text_of
 from vfioctl.errors import BadSpec, HostError, VerifyError, VfioctlError
-from vfioctl.kernel.recorded.host import read_tree
+from vfioctl.kernel.protocol import DiskImage
+from vfioctl.kernel.recorded.host import Recorded, read_tree
 from vfioctl.kernel.recorded.tree import form
 from vfioctl.kernel.simulated.faults import Fault
 from vfioctl.kernel.simulated.host import Simulated
@@ -440,7 +441,26 @@ class TestImagesOfOthers:
         machine.host.write_text(form(tree))
         refused = machine.apply(owner, THREE | {"disks": ["/dev/disk/by-id/ata-1"]})
         assert refused.code == 2
-        assert "/dev/disk/by-id/ata-1 is also a disk of domain b" in refused.document["error"]["message"]
+        assert "b: disk /dev/sda is also a disk of domain c" in refused.document["error"]["message"]
+
+    def test_one_of_which_no_base_is_known_is_reported(
+        self, machine: Machine, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """By build, define, apply and check, and once each."""
+        assert machine.apply(TWO | {"disks": ["/images/b.qcow2"]}).code == 0
+        monkeypatch.setattr(Recorded, "disk_image", lambda _, path: DiskImage(path, unknown="Permission denied"))
+        said = "the base of disk image /images/b.qcow2 is not known (Permission denied): other domains may write to it"
+        options, file = [*machine.options, "--connect", URI], tmp_path / "b2.xml"
+        built = run("domain", "build", "b2", "--gpus", "1", "--disk", "/images/c.qcow2", *options)
+        assert (built.code, " ".join(built.err.split()).count(said)) == (0, 1), built.err
+        file.write_text(built.out)
+        defined = run("domain", "define", str(file), *options, "--dry-run")
+        assert " ".join(defined.out.split()).count(said) == 1
+        checked = run("domain", "check", str(file), *options)
+        assert " ".join(checked.out.split()).count(said) == 1
+        applied = machine.apply(TWO | {"disks": ["/images/b.qcow2"]}, THREE | {"disks": ["/images/c.qcow2"]})
+        (item,) = [item for item in applied.document["domains"] if item["domain"] == THREE["name"]]
+        assert sum(said in note for note in item["plan"]["notes"]) == 1
 
     def test_it_may_be_defined_again_as_it_is(self, machine: Machine, run: Run, tmp_path: Path) -> None:
         """Two that have had one image before vfioctl refused it can still be changed in other ways."""

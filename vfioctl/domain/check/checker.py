@@ -75,7 +75,7 @@ class _Look:
 
     def facts(self, libvirt: Libvirt | None) -> _Seen:
         from vfioctl.domain.document.other_domains import others_in
-        from vfioctl.domain.probe.images import shared_images
+        from vfioctl.domain.probe.images import compared_images
         from vfioctl.inventory.api import InventoryApi
 
         capacity = self._capacity()
@@ -91,8 +91,8 @@ class _Look:
         )
         if libvirt:
             others = others_in(libvirt, facts.cpus, but=(self._name,))
-            shared = shared_images(self._session.kernel, self._domain, others.images)
-            facts = replace(facts, pinned=others.cpus, images={image: who for _, image, who in shared})
+            compared = compared_images(self._session.kernel, self._domain, others.images)
+            facts = replace(facts, pinned=others.cpus, images=compared.shared, unread_images=compared.unread)
         unread = set(capacity.inventory.unread).intersection(address for _, address in named_functions(self._domain))
         self._unknown += [f"device {address}: it could not be read" for address in sorted(unread)]
         if needs_default_page(self._domain) and facts.huge_page is None:

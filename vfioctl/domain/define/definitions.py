@@ -9,7 +9,7 @@ from vfioctl.domain.probe.domains import Domains, stop_command, unknown_domain
 from vfioctl.errors import BadDocument, ClaimConflict, DeviceInUse, Foreign
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from vfioctl.core.change import Change, Intent, Plan
     from vfioctl.domain.document.reader import Domain
@@ -112,13 +112,14 @@ class Definitions:
                 f"vfioctl did not define domain {intent.name}",
                 hint="--replace changes it all the same; or give the document another <name> and <uuid>",
             )
-        self._refuse_shared_images(libvirt, wanted, known, leaving)
+        unread = self._refuse_shared_images(libvirt, wanted, known, leaving)
         claim = self._claim(intent)
         after = marked(intent.document, uuid=current.uuid if current else intent.uuid, claim=claim, before=before)
         self._refuse_invalid(intent.uri, after)
         if is_still(before, after):
             after = before
         notes = (*more, *notes_of_define(intent.name, current, before, after), *(() if before else notes))
+        notes += tuple(text for text in unread.values() if not any(text in note for note in more))
         return self._planned(intent, before, after, notes, volumes)
 
     def _volumes(self, intent: DefineIntent) -> tuple[Sequence[Change], tuple[str, ...]]:
@@ -195,14 +196,19 @@ class Definitions:
         refuse_foreign_claim(claim, intent.name)
         return claim.id
 
-    def _refuse_shared_images(self, libvirt: Libvirt, wanted: Domain, known: str, leaving: Collection[str]) -> None:
-        """Raise BadSpec for a disk that the domain did not have before, and another domain writes to."""
+    def _refuse_shared_images(
+        self, libvirt: Libvirt, wanted: Domain, known: str, leaving: Collection[str]
+    ) -> Mapping[str, str]:
+        """Raise BadSpec for a disk that the domain did not have before, and another domain writes to.
+
+        Return the images that could not be compared, each with the reason.
+        """
         from vfioctl.domain.define.storage import written_by
         from vfioctl.domain.document.other_domains import others_in
         from vfioctl.domain.probe.images import refuse_shared_images
 
         others = others_in(libvirt, (), but=(wanted.name, *leaving))
-        refuse_shared_images(self._kernel, wanted, others.images, known=written_by((known,)))
+        return refuse_shared_images(self._kernel, wanted, others.images, known=written_by((known,)))
 
     def _refuse_invalid(self, uri: str, text: str) -> None:
         """Raise BadDocument for what libvirt's schema refuses; the driver may find more when it defines the domain."""

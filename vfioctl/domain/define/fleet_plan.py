@@ -88,7 +88,7 @@ class FleetPlanning:
         }
         stay = (known.domain for name, known in self._known.items() if name not in gone)
         writers = {domain.name: written_by((domain.live, domain.defined)) for domain in stay}
-        refuse_shared({domain.name: domain.provided for domain in wanted}, writers)
+        refuse_shared(self._session.kernel, {domain.name: domain.provided for domain in wanted}, writers)
         items = {domain.name: self._item(domain, gone) for domain in sorted(wanted, key=self._turn)}
         in_order = tuple(items[domain.name] for domain in wanted)
         self._refuse_unstartable(in_order)

@@ -6,9 +6,9 @@ Source: https://cloudinit.readthedocs.io/en/latest/explanation/format.html
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import replace
-from os.path import basename, dirname
+from itertools import zip_longest
+from os.path import dirname
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vfioctl.core.change import Change
@@ -24,6 +24,7 @@ from vfioctl.domain.model.storage import (
     volume_name,
     volume_subject,
 )
+from vfioctl.domain.probe.images import ImageFiles, Writers, files_of
 from vfioctl.domain.resources.volumes import is_image, words_of
 from vfioctl.errors import BadSpec, Foreign, StalePlan
 from vfioctl.kernel.libvirt.storage import image_text
@@ -31,11 +32,11 @@ from vfioctl.kernel.seed_image import NETWORK, USER, digest_of, refuse_without_l
 from vfioctl.untrusted_text import kind_of_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from vfioctl.domain.model.fleet import FleetDomain
     from vfioctl.domain.model.spec import DomainSpec
-    from vfioctl.kernel.protocol import Reader
+    from vfioctl.kernel.protocol import DiskImages, Reader
 
 _OF_FILES = ("dir", "fs", "netfs")
 """The kinds of pools whose volumes are files."""
@@ -155,46 +156,50 @@ def written_by(texts: tuple[str, ...]) -> frozenset[str]:
     return frozenset(image for domain in understood(texts) for _, image in written_images(domain))
 
 
-def refuse_shared(fleet: Mapping[str, Provided], others: Mapping[str, frozenset[str]]) -> None:
+class _Disk(NamedTuple):
+    """A disk of a domain of a fleet. `words`: what it is; `is_new`: it is made for the domain."""
+
+    domain: str
+    words: str
+    files: ImageFiles
+    is_new: bool
+
+
+def refuse_shared(reader: DiskImages, fleet: Mapping[str, Provided], others: Mapping[str, frozenset[str]]) -> None:
     """Raise BadSpec for a disk of two domains of a fleet; Foreign if an image of one is a disk of another domain.
 
     The base of an image may be a disk of no domain at all, and no domain may have one disk twice.
 
     `others`: what libvirt's domains write to, by name; a domain of the fleet may be among them.
     """
-    disks = {name: [*map(image_path, domain.spec.disks)] for name, domain in fleet.items()}
-    writers: dict[str, set[str]] = defaultdict(set)
-    for name, places in (*others.items(), *disks.items()):
-        for place in places:
-            writers[place].add(name)
-    for name, (spec, storage) in fleet.items():
-        _refuse_twice(name, disks[name])
-        images = storage.images if storage else ()
-        for image, path in zip(images, disks[name], strict=False):
-            pool, base = storage.pool if storage else "", image_path(image.base) if image.base else ""
-            if also := sorted((writers[path] | writers[f"{pool} {image.name}"]) - {name}):
-                raise (BadSpec if also[0] in fleet else Foreign)(
-                    f"{name}: disk image {pool}/{image.name} is also a disk of domain {also[0]}",
-                    hint="two domains would destroy what they write there: give the image another name",
-                )
-            of_pool = f"{pool} {basename(base)}" if dirname(base) == dirname(path) else ""
-            if writing := sorted(writers[base] | writers[of_pool]):
-                raise (BadSpec if writing[0] in fleet else Foreign)(
-                    f"{name}: base image {image.base} is a disk of domain {writing[0]}",
-                    hint="what that domain writes would destroy the images with this base: use a copy of it",
-                )
-        for disk, path in [*zip(spec.disks, disks[name], strict=True)][len(images) :]:
-            if of_fleet := sorted(writers[path].intersection(fleet) - {name}):
-                raise BadSpec(
-                    f"{name}: disk {disk} is also a disk of domain {of_fleet[0]}",
-                    hint="two domains would destroy what they write there: give one of them another disk",
+    disks = [disk for name, domain in fleet.items() for disk in _disks(reader, name, domain)]
+    stored = [domain for domain in fleet.values() if domain.storage and domain.storage.images]
+    folders = {domain.storage.pool: dirname(domain.spec.disks[0]) for domain in stored if domain.storage}
+    writers = Writers()
+    for name, images in others.items():
+        for image in images:
+            pool, _, volume = image.partition(" ")
+            writers.add(name, files_of(reader, f"{folders[pool]}/{volume}" if pool in folders else image))
+    for disk in disks:
+        writers.add(disk.domain, disk.files)
+    for disk in disks:
+        if [other.files.own for other in disks if other.domain == disk.domain].count(disk.files.own) > 1:
+            hint = "name it once, or give an image another name"
+            raise BadSpec(f"{disk.domain}: {disk.words} is there twice", hint=hint)
+        for how, who in sorted(writers.sharing(disk.files, disk.domain), key=lambda shares: shares[1]):
+            if disk.is_new or who in fleet:  # any other disk is compared when the domain is built
+                raise (BadSpec if who in fleet else Foreign)(
+                    f"{disk.domain}: {disk.words} {how} domain {who}",
+                    hint="what both write destroys it: give one another disk, or the image another name or base",
                 )
 
 
-def _refuse_twice(name: str, paths: Sequence[str]) -> None:
-    """Raise BadSpec for a domain that has one disk twice; its images are among its disks."""
-    if twice := next((path for path in paths if paths.count(path) > 1), ""):
-        raise BadSpec(f"{name}: disk {twice} is there twice", hint="name it once, or give an image another name")
+def _disks(reader: DiskImages, name: str, provided: Provided) -> Iterator[_Disk]:
+    images = provided.storage.images if provided.storage else ()
+    for path, image in zip_longest(provided.spec.disks, images):
+        words = f"disk image {provided.storage.pool}/{image.name}" if provided.storage and image else f"disk {path}"
+        files = files_of(reader, image_path(path), image_path(image.base) if image and image.base else "")
+        yield _Disk(name, words, files, image is not None)
 
 
 # -- cloud-init ----------------------------------------------------------------------------------------

@@ -29,7 +29,9 @@ class HostFacts:
     pinned: Mapping[int, str] = field(default_factory=dict)
     """CPUs to which other domains of libvirt are pinned, each with the domain; empty if libvirt was not asked."""
     images: Mapping[str, str] = field(default_factory=dict)
-    """Disk images of this domain to which another one of libvirt writes, each with that domain."""
+    """Disk images of this domain that another one of libvirt shares, each with how and with whom."""
+    unread_images: Mapping[str, str] = field(default_factory=dict)
+    """Disk images of which no base is known, each in words."""
     default_page: int | None = None
     """Bytes of a hugepage where no size is named; None if unknown."""
     runs: bool = False

@@ -224,7 +224,9 @@ def hole(domain: Domain, host: HostFacts) -> Iterator[Fault]:
 
 def images(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     """No other domain writes to an image of this one, whether it runs or not: both may run one day."""
-    for disk, image in written_images(domain):
-        if who := host.images.get(image):
-            remedy = "an image of its own, or <readonly/> or <shareable/> for both"
-            yield Fault(disk, f"{image[:200]} is also a disk of {who}: what both write destroys it", remedy)
+    disks = {image: disk for disk, image in written_images(domain)}
+    for image, shares in host.images.items():
+        remedy = "an image of its own, or <readonly/> or <shareable/> for both"
+        yield Fault(disks[image], f"{image[:200]} {shares}: what both write destroys it", remedy)
+    for image, reason in host.unread_images.items():
+        yield warning(disks.get(image, domain.at("devices")), reason, "run vfioctl as root, or repair the image")
