@@ -2,11 +2,11 @@
 
 ::
 
-    [timeouts]           # how long a write to the kernel may take, in seconds
-    default = 30
-    load = 60            # loading a module
-    unbind = 90          # any file, by its name: unbind, drivers_probe, driver_override, reset, ...
-    unit = 120           # starting or stopping a systemd unit
+    [timeouts]           # how long a write to the kernel may take
+    default = "30s"
+    load = "60s"         # loading a module
+    unbind = "1m30s"     # any file, by its name: unbind, drivers_probe, driver_override, reset, ...
+    unit = "2m"          # starting or stopping a systemd unit
 
     [holders]
     believed_users = ["root", "qemu", "libvirt-qemu"]    # whose processes' command lines are believed
@@ -28,6 +28,7 @@ from vfioctl.kernel.open_nodes import BELIEVED_USERS
 from vfioctl.kernel.timeouts import Timeouts
 from vfioctl.kernel.untrusted_files import read_file
 from vfioctl.subsystems import SUBSYSTEMS
+from vfioctl.units import parse_duration
 from vfioctl.untrusted_text import parse_toml, statements_of_toml
 
 CONFIG = Path("/etc/vfioctl/config.toml")
@@ -185,15 +186,22 @@ def _timeouts(file: ConfigFile) -> Timeouts:
     table = file.tables.get(_TABLE, {})
     if not isinstance(table, dict):
         raise file.wrong([_TABLE], f"must be a table: [{_TABLE}]")
-    for name, seconds in table.items():
-        if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds <= _LONGEST:
-            raise file.wrong([_TABLE, name], f"must be a number of seconds, more than 0 and at most {_LONGEST:g}")
     if unknown := sorted(set(table) - _STEPS):
         names = ", ".join(sorted(_STEPS))
         raise file.wrong([_TABLE, unknown[0]], "is no timeout", f"the timeouts are {names}")
-    known = {name: float(seconds) for name, seconds in table.items()}
+    known = {name: _seconds(file, name, value) for name, value in table.items()}
     default = known.pop("default", Timeouts().default)
     return Timeouts(default=default, load=known.pop("load", Timeouts().load), steps=known)
+
+
+def _seconds(file: ConfigFile, name: str, value: object) -> float:
+    try:
+        seconds = parse_duration(value) if isinstance(value, str) else 0
+    except BadSpec:
+        seconds = 0
+    if not 0 < seconds <= _LONGEST:
+        raise file.wrong([_TABLE, name], 'must be a duration with a unit, such as "30s", and at most "1h"')
+    return seconds
 
 
 def _believed(file: ConfigFile) -> tuple[str, ...]:

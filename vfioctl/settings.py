@@ -65,7 +65,10 @@ def effective() -> Mapping[str, Mapping[str, object]]:
     assert config.file is not None
     times = config.timeouts
     tables: dict[str, Mapping[str, object]] = {
-        "timeouts": {"default": times.default, "load": times.load, **times.steps},
+        "timeouts": {
+            name: f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
+            for name, seconds in {"default": times.default, "load": times.load, **times.steps}.items()
+        },
         "holders": {"believed_users": list(config.believed_users)},
     }
     for name, model in subsystem_tables().items():

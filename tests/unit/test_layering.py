@@ -43,6 +43,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "kernel.untrusted_files",
         "kernel.timeouts",
         "subsystems",
+        "units",
         "untrusted_text",
     ),
     "settings": ("errors", "config", "core.limits", "core.locations", "core.value", "subsystems"),

@@ -225,7 +225,7 @@ def test_the_whole_command_ends_in_time_with_its_exit_code(
     ledger: Path, host: Host, lab: Topology, hold: Hold, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "config.toml"
-    config.write_text(f"[timeouts]\nunbind = {DEADLINE}\n")
+    config.write_text(f"[timeouts]\nunbind = '{DEADLINE}s'\n")
     monkeypatch.setenv("VFIOCTL_CONFIG", str(config))
     host.apply(host.binding.plan_bind([lab.far_display]))
     process = hold(lab.far_display)

@@ -30,7 +30,7 @@ def ledger(tmp_path: Path) -> Path:
 def impatient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """vfioctl does not wait long for a removal."""
     config = tmp_path / "config.toml"
-    config.write_text(f"[timeouts]\nremove = {DEADLINE}\n")
+    config.write_text(f"[timeouts]\nremove = '{DEADLINE}s'\n")
     monkeypatch.setenv("VFIOCTL_CONFIG", str(config))
 
 

@@ -23,7 +23,7 @@ MODEL = "vfioctl.placement.model.settings:ClaimSettings"
 WHOLE = """\
 # how this host is shared
 [timeouts]
-unbind = 90
+unbind = "1m30s"
 
 [claims]
 reserved = ["41:00.0", "10DE:2330"]
@@ -75,14 +75,14 @@ def test_a_whole_file_is_understood(file: Path) -> None:
         ('["0000:52:00.0"],', "[5],", 8, "claims.partitions.1.0", ""),
         ('["0000:52:00.0"],', '["52"],', 8, "claims.partitions.1.0", "not a PCI address"),
         ("big = [", "big = 5 # [", 14, "claims.models.big", "must be a list"),
-        ('= "host"', '= "hots"', 17, "claims.modes.0000:41:00.0", "must be 'host', 'passthrough' or 'vgpu'"),
+        ('= "host"', '= "hots"', 17, "claims.modes.0000:41:00.0", "must be host, passthrough or vgpu"),
         ('"10de:20b5" =', '"10de:20b" =', 18, "claims.modes.10de:20b", "is no device"),
         ('"vm/train" = 4', '"vm/train" = -1', 21, "claims.quotas.vm/train", "must be at least 0"),
         ('"vm/train" = 4', '"vm/train" = true', 21, "claims.quotas.vm/train", "must be a whole number"),
         ('"vm/train" = 4', "train = 4", 21, "claims.quotas.train", "is no owner and no label"),
         ("reserved_cpus", "reserved_cpu", 7, "claims.reserved_cpu", "is not known"),
-        ("unbind = 90", "unbind = -1", 3, "timeouts.unbind", "must be a number of seconds"),
-        ("unbind = 90", "unbnd = 1", 3, "timeouts.unbnd", "is no timeout"),
+        ('unbind = "1m30s"', "unbind = 90", 3, "timeouts.unbind", "must be a duration with a unit"),
+        ('unbind = "1m30s"', "unbnd = 1", 3, "timeouts.unbnd", "is no timeout"),
         ("[timeouts]", "[timeout]", 2, "timeout", "unknown settings: timeout"),
         ("[claims]\n", "[claims\n", 5, "", "is not TOML"),
     ],
@@ -122,15 +122,15 @@ def test_no_file_is_in_order_too(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_what_is_in_force_is_shown_in_the_form_of_the_file(run: Run, file: Path, tmp_path: Path) -> None:
     shown = run("config show").out
-    assert "unbind = 90.0\n" in shown
-    assert "default = 30.0  # default\n" in shown
+    assert 'unbind = "90s"\n' in shown
+    assert 'default = "30s"  # default\n' in shown
     assert '[claims.modes]\n"0000:41:00.0" = "host"\n' in shown
     again = tmp_path / "again.toml"
     again.write_text(shown)
     assert not list(problems(read_file_of(again)))
     assert validated(read_file_of(again), "claims", MODEL) == validated(read_file_of(file), "claims", MODEL)
     document = run("config show --json").document
-    assert document["timeouts"]["unbind"] == 90.0
+    assert document["timeouts"]["unbind"] == "90s"
     assert document["claims"]["models"] == {"big": ["H100", "10de:2330"]}
 
 

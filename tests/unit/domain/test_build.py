@@ -54,7 +54,7 @@ class TestSpecs:
             ("--device gpu0 --claim abcd", "--claim excludes the others"),
             ("--gpus 1 --cpus 3", "3 vCPUs do not fill cores of 2 threads"),
             ("--gpus 1 --memory 3QB", "not a size"),
-            ("--gpus 1 --memory 1000B", "at least 1 MiB is needed"),
+            ("--gpus 1 --memory 1000B", "must be at least 1 MiB"),
             ("--gpus 1 --hugepages 4MiB", "hugepages must be auto, 1GiB, 2MiB or none"),
             ("--gpus 1 --policy never", "policy must be strict or preferred"),
             ("--gpus 1 --template ../../etc/passwd", "template"),
@@ -101,7 +101,12 @@ class TestSpecs:
             ("a.toml", "gpu = 1", "gpu is not known"),
             ("a.toml", "gpus = -1", "gpus must be at least 0"),
             ("a.yaml", "gpus: true", "gpus: a whole number is needed"),
-            ("a.yaml", "gpus: 1\nmemory: true", "memory: a size is needed, such as 64GiB"),
+            ("a.yaml", "gpus: 1\nmemory: true", "memory: a size with a unit is needed, such as 64GiB"),
+            ("a.yaml", "gpus: 1\nmemory: 68719476736", "memory: a size with a unit is needed, such as 64GiB"),
+            ("a.toml", "gpus = 1\nmemory = 64.0", "memory: a size with a unit is needed, such as 64GiB"),
+            ("a.toml", "gpus = 1\nmemory = '64'", "memory: not a size: '64'"),
+            ("a.toml", "gpus = 1\nmemory = '0GiB'", "memory: a size of more than 0 is needed"),
+            ("a.toml", "gpus = 1\nmemory = '65TiB'", "must be at least 1 MiB and at most 64 TiB"),
             ("a.yaml", "gpus: 1\nnuma: true", "numa: any, same or the number of a NUMA node is needed"),
             ("a.yaml", "gpus: 1\nnodes: {gpu4: 0}", "nodes.gpu4: not a PCI address"),
             ("a.yaml", "gpus: 1\nnodes: 5", "nodes must be a table"),
@@ -321,7 +326,7 @@ class TestPlacement:
 
     def test_an_unknown_node_is_refused_named_or_done_without(self) -> None:
         host = Host.recorded("lab")
-        wish = {"name": "a", "devices": ("01:00.0",), "cpus": 1, "memory": 256 << 20}
+        wish = {"name": "a", "devices": ("01:00.0",), "cpus": 1, "memory": "256MiB"}
         with pytest.raises(HostError, match=r"the NUMA node of 0000:01:00\.0 is not known"):
             host.domain.build(read_document(DomainSpec, wish))
         named = host.domain.build(read_document(DomainSpec, {**wish, "nodes": {"0000:01:00.0": 1}}))
@@ -347,7 +352,7 @@ class TestPlacement:
         assert "nodes='0000:1b:00.0=0'" in done.out
 
     def test_too_few_cpus(self) -> None:
-        host, wish = Host.recorded("laptop"), {"name": "a", "gpus": 1, "cpus": 64, "memory": GIB}
+        host, wish = Host.recorded("laptop"), {"name": "a", "gpus": 1, "cpus": 64, "memory": "1GiB"}
         with pytest.raises(NoCapacity):
             host.domain.build(read_document(DomainSpec, wish))
         built = host.domain.build(read_document(DomainSpec, {**wish, "policy": "preferred"}))

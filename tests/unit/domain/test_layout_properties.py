@@ -45,7 +45,7 @@ CLAIM = ("c1", Owner("vm/other"))
 specs = st.fixed_dictionaries(
     {
         "cpus": st.sampled_from((1, 2, 2, 4, 4, 6, 8)),
-        "memory": st.integers(16, 1500).map(lambda number: number * MIB),
+        "memory": st.integers(16, 1500).map(lambda number: f"{number}MiB"),
         "hugepages": st.sampled_from(("auto", "1GiB", "2MiB", "none")),
         "smt": st.sampled_from(("together", "isolate")),
         "policy": st.sampled_from(("strict", "preferred")),

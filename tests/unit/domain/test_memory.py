@@ -22,7 +22,7 @@ from vfioctl.placement.model.request import ClaimRequest
 
 MIB, GIB = 1 << 20, 1 << 30
 CAPACITY = Host.recorded("hgx8").claims.capacity()
-WISH = {"name": "b", "devices": ["0000:43:00.0"], "cpus": 4, "memory": 32 * GIB, "hugepages": "1GiB"}
+WISH = {"name": "b", "devices": ["0000:43:00.0"], "cpus": 4, "memory": "32GiB", "hugepages": "1GiB"}
 FREE = {0: 800 * GIB, 1: 800 * GIB}
 
 
@@ -117,6 +117,6 @@ class TestPromisedPages:
 
 
 def test_more_memory_than_the_host_has_is_refused() -> None:
-    wish = {"name": "a", "gpus": 1, "cpus": 2, "memory": 1500 * GIB, "policy": "preferred"}
+    wish = {"name": "a", "gpus": 1, "cpus": 2, "memory": "1500GiB", "policy": "preferred"}
     with pytest.raises(NoCapacity, match="the host has 131072 MiB of memory in all, and 1536000 MiB are asked for"):
         Host.recorded("t4").domain.build(read_document(DomainSpec, wish))

@@ -39,7 +39,7 @@ def claimed(host: Host, *devices: PciAddress, **wish: Any) -> Claim:
 
 
 def built(host: Host, **wish: Any) -> Built:
-    return host.domain.build(read_document(DomainSpec, {"name": "db", "memory": 8 * GIB, **wish}))
+    return host.domain.build(read_document(DomainSpec, {"name": "db", "memory": "8GiB", **wish}))
 
 
 class TestClaims:
@@ -70,7 +70,7 @@ class TestClaims:
     def test_cpus_that_another_domain_pins_are_weaker_and_not_excluded(self, host: Host) -> None:
         claim = claimed(host, GPU0, cpus=4)
         others = Others(dict.fromkeys((*claim.cpus, 20), "domain web"), {})
-        spec = read_document(DomainSpec, {"name": "db", "memory": 8 * GIB, "claim": claim.id})
+        spec = read_document(DomainSpec, {"name": "db", "memory": "8GiB", "claim": claim.id})
         found = DomainBuilder(host.session).build(spec, others)
         assert set(found.layout.pins.values()) == set(claim.cpus)
         assert "CPUs 20: pinned by domain web" in {line for each in found.layout.choices for line in each.excluded}
@@ -106,7 +106,7 @@ class TestGpusBesideDevices:
         assert not [choice for choice in found.weaker if "NVSwitches" in choice.weaker]
 
     def test_that_another_domain_has_are_not_chosen(self, host: Host) -> None:
-        spec = read_document(DomainSpec, {"name": "db", "memory": 8 * GIB, "gpus": 1, "devices": ("0000:c0:00.0",)})
+        spec = read_document(DomainSpec, {"name": "db", "memory": "8GiB", "gpus": 1, "devices": ("0000:c0:00.0",)})
         found = DomainBuilder(host.session).build(spec, Others({}, {"0000:c3:00.0": "domain web"}))
         assert {device.device for device in found.summary().devices} == {"0000:9d:00.0", "0000:c0:00.0"}
 
@@ -132,7 +132,7 @@ class TestVgpusOfAType:
 
     def test_that_another_domain_has(self, tmp_path: Path) -> None:
         found = DomainBuilder(machine(copy(original("a2")), tmp_path / "ledger.db").session).build(
-            read_document(DomainSpec, {"name": "d", "vgpu": "A2-4C", "cpus": 2, "memory": GIB}),
+            read_document(DomainSpec, {"name": "d", "vgpu": "A2-4C", "cpus": 2, "memory": "1GiB"}),
             Others({}, {self.ONE: "domain web"}),
         )
         assert [device.device for device in found.summary().devices] == [self.OTHER]

@@ -460,7 +460,8 @@ def test_a_network_configuration_is_a_table(machine: Machine, text: str, code: i
     ("domain", "said"),
     [
         ({"images": [{}]}, "a disk image needs a base or a size"),
-        ({"images": [{"size": "1000B"}]}, "at least 1 MiB is needed"),
+        ({"images": [{"size": "1000B"}]}, "must be at least 1 MiB"),
+        ({"images": [{"size": 40 << 30}]}, "a size with a unit is needed"),
         ({"images": [{"size": "1GiB", "name": "../a.qcow2"}]}, "domains.0.images.0.name"),
         ({"images": [{"size": "1GiB", "name": "a.img"}]}, "domains.0.images.0.name"),
         ({"images": [{"base": "debian.qcow2"}]}, "domains.0.images.0.base"),
@@ -587,4 +588,7 @@ def test_specs_keep_what_is_of_the_fleet_to_themselves(machine: Machine) -> None
     assert type(domain.spec) is DomainSpec
     assert domain.cloud_init
     assert domain.cloud_init.user_data == str(machine.user_data), "beside the fleet's file"
-    assert domain.images == (Image(base=BASE, size=40 << 30), Image(size=1 << 30))
+    assert domain.images == (
+        Image.model_validate({"base": BASE, "size": "40GiB"}),
+        Image.model_validate({"size": "1GiB"}),
+    )

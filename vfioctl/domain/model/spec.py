@@ -12,7 +12,7 @@ from vfioctl.core.frozen import record_class
 from vfioctl.core.limits import FORBID, Several, Text, Whole
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.units import parse_size
+from vfioctl.units import exact_size, parse_size
 
 if TYPE_CHECKING:
     from pydantic_core import CoreSchema
@@ -90,41 +90,34 @@ def options_of(spec: DomainSpec) -> Mapping[str, str]:
 
 
 class Size:
-    """Bytes, in whole MiB; also as a text such as 64GiB; 0: that of the claim or the template."""
+    """Bytes in whole MiB, from a text with a unit such as 64GiB. 0 is that of the claim or the template."""
 
     def read(self, value: Any) -> int:
-        """Return the bytes. Raises ValueError."""
+        """Return the bytes. Raises ValueError, also for a number without a unit."""
+        if value == 0 and type(value) is int:
+            return 0
+        if not isinstance(value, str):
+            raise ValueError("a size with a unit is needed, such as 64GiB")  # noqa: TRY004 - as pydantic takes it
         try:
-            number = parse_size(value) if isinstance(value, str) else value
+            size = parse_size(value)
         except BadSpec as error:
             raise ValueError(error.message) from None
-        return _whole_mib(Whole(0, MOST_BYTES).read(number))
+        if not MIB <= size <= MOST_BYTES:
+            raise ValueError(f"must be at least 1 MiB and at most {exact_size(MOST_BYTES)}")
+        return -(-size // MIB) * MIB  # decimal units are seldom whole MiB
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         from pydantic_core import core_schema
 
-        number = core_schema.int_schema(ge=0, le=MOST_BYTES)
-        whole = core_schema.no_info_after_validator_function(_whole_mib, number)
-        return core_schema.no_info_before_validator_function(_bytes, whole)
+        as_text = core_schema.plain_serializer_function_ser_schema(_size_text)
+        return core_schema.no_info_plain_validator_function(self.read, serialization=as_text)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: Any) -> Mapping[str, Any]:
-        return {"anyOf": [{"type": "integer"}, {"type": "string"}]}
+        return {"anyOf": [{"const": 0}, {"type": "string"}]}
 
 
-def _bytes(value: object) -> object:
-    if isinstance(value, bool):
-        raise ValueError("a size is needed, such as 64GiB")  # noqa: TRY004 - pydantic takes only this for a refusal
-    try:
-        return parse_size(value) if isinstance(value, str) else value
-    except BadSpec as error:
-        raise ValueError(error.message) from None
-
-
-def _whole_mib(size: int) -> int:
-    """Return a size rounded up to a whole MiB, which one in decimal units seldom is."""
-    if 0 < size < MIB:
-        raise ValueError("at least 1 MiB is needed")
-    return -(-size // MIB) * MIB
+def _size_text(size: int) -> str | int:
+    return exact_size(size).replace(" ", "") if size else 0
 
 
 PLACEMENT, DEVICES = "Placement", "Disks and networks"

@@ -25,7 +25,7 @@ class Image(Value):
     name: ImageName = Field(default="", description="the volume, NAME.qcow2; by default after the domain")
     base: DiskPathOrNone = Field(default="", description="the image that it begins with, which must stay")
     base_format: Literal["qcow2", "raw"] = Field(default="qcow2", description="the format of the base")
-    size: Annotated[int, Size()] = Field(default=0, description="bytes, or a size such as 40GiB; 0: that of the base")
+    size: Annotated[int, Size()] = Field(default=0, description="a size such as 40GiB; 0: that of the base")
 
     @model_validator(mode="after")
     def _refuse_nothing(self) -> Image:
