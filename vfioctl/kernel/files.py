@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from vfioctl.environment import OF_COMMANDS
 from vfioctl.kernel.descriptors import closing
-from vfioctl.kernel.protocol import Directory, Prefixes
+from vfioctl.kernel.protocol import Directory, Prefixes, per_subject
 from vfioctl.kernel.trusted import (
     PRIVATE_FILE,
     PUBLIC_DIRECTORY,
@@ -264,7 +264,8 @@ def write_once(path: str, value: str) -> int:
     return 0
 
 
-def group_flags(path: str) -> tuple[int, int]:
+@per_subject
+def group_flags(_: object, path: str) -> tuple[int, int]:
     """The errno or 0, and the flags of a VFIO group. For a worker: opening blocks while a device leaves the group."""
     status = (8).to_bytes(4, "little") + bytes(4)  # struct vfio_group_status: argsz and flags
     try:

@@ -633,7 +633,7 @@ class TestViable:
     @pytest.mark.parametrize(("flags", "expected"), [(0, False), (1, True), (2, False), (3, True)])
     def test_is_what_the_kernel_says(self, monkeypatch: pytest.MonkeyPatch, flags: int, expected: bool) -> None:
         kernel = Live()
-        monkeypatch.setattr(kernel._workers, "group_flags", lambda _path, **_timeout: (0, flags))
+        monkeypatch.setattr(kernel, "survey", lambda _reader, paths, **_timeout: [(paths[0], (0, flags))])
         assert kernel.viable(12) is expected
 
     def test_is_asked_with_the_size_of_the_structure(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -643,11 +643,11 @@ class TestViable:
 
         monkeypatch.setattr(fcntl, "ioctl", status)
         (tmp_path / "12").touch()
-        assert files.group_flags(str(tmp_path / "12")) == (0, 3)
+        assert files.group_flags(None)(str(tmp_path / "12")) == (0, 3)
 
     def test_refused_says_why(self, tmp_path: Path) -> None:
         (tmp_path / "12").touch()
-        assert files.group_flags(str(tmp_path / "12")) == (errno.ENOTTY, 0)
+        assert files.group_flags(None)(str(tmp_path / "12")) == (errno.ENOTTY, 0)
         assert refusal(lambda: Live().viable(999_999_999)) == "ENOENT"
 
     def test_a_node_in_a_captured_directory_is_not_opened(self, root: Path) -> None:

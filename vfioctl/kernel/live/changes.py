@@ -21,9 +21,7 @@ from vfioctl.kernel.worker.job import begin
 from vfioctl.kernel.worker.stall import Unreturned
 from vfioctl.kernel.worker.workers import Workers
 
-VFIO_GROUP_FLAGS_VIABLE = 1
 SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"
-_GROUP_SECONDS = 5.0
 MANAGE_SECONDS = 120.0
 """Timeout for sriov-manage: it unbinds and binds the GPU and then each VF, one after the other."""
 _UNIT_SECONDS = 120.0
@@ -133,16 +131,6 @@ class LiveChange:
         code, output = self._run(what, hint, timeout, set_active, name, active)
         if code:
             raise _failed(f"{what} failed", output or f"systemctl ended with {code}")
-
-    def viable(self, group: int) -> bool:
-        path = f"/dev/vfio/{group}"
-        try:
-            errno, flags = self._workers.group_flags(path, timeout=_GROUP_SECONDS)
-        except Unreturned:
-            errno, flags = errnos.EBUSY, 0  # somebody has it open, or is closing it
-        if errno:
-            raise KernelRefused(path, errno)
-        return bool(flags & VFIO_GROUP_FLAGS_VIABLE)
 
     def ask_libvirt(self, uri: str, question: str, *words: str) -> Any:
         from vfioctl.kernel.libvirt import answers, domains

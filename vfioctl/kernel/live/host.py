@@ -6,12 +6,14 @@ it is used, so that a listing starts quickly.
 
 from __future__ import annotations
 
+import errno as errnos
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from typing import TypeVar
 
+from vfioctl.errors import KernelRefused
 from vfioctl.kernel import files, untrusted_files
 from vfioctl.kernel.descriptors import closing
 from vfioctl.kernel.live.changes import LiveChange
@@ -27,6 +29,8 @@ from vfioctl.kernel.worker.worker import Maker
 from vfioctl.kernel.worker.workers import Workers
 
 T = TypeVar("T")
+VFIO_GROUP_FLAGS_VIABLE = 1
+_GROUP_SECONDS = 5.0
 _NVML_SECONDS = 5.0
 _FEW = 1000  # for fewer subjects a second worker costs more than it saves: each looks up names again
 
@@ -131,6 +135,15 @@ class Live(LiveUse, LiveChange):
             return closing(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         except (OSError, ValueError) as error:
             raise refused(path, error) from None
+
+    def viable(self, group: int) -> bool:
+        path = f"/dev/vfio/{group}"
+        ((_, answer),) = self.survey(files.group_flags, [path], timeout=_GROUP_SECONDS)
+        # without an answer somebody has it open, or is closing it
+        errno, flags = (errnos.EBUSY, 0) if isinstance(answer, Unanswered) else answer
+        if errno:
+            raise KernelRefused(path, errno)
+        return bool(flags & VFIO_GROUP_FLAGS_VIABLE)
 
     # -- what is in no file ------------------------------------------------------------------------
 

@@ -37,8 +37,7 @@ Reader = Callable[..., Callable[[str], Any]]
 class Worker:
     """A worker, as its caller uses it. Not thread-safe: `Workers` gives it to one thread at a time.
 
-    Every request raises ChildProcessError when the worker has died; `write` and `group_flags` raise Unreturned after
-    their timeout.
+    Every request raises ChildProcessError when the worker has died; `write` raises Unreturned after its timeout.
     """
 
     def __init__(self, server: ForkServer, maker: Maker, *, modules: Sequence[str] = ()) -> None:
@@ -51,18 +50,13 @@ class Worker:
         """Writes `value` to `path`; returns 0 or the errno. SIGINT is deferred until then."""
         with deferred():
             self.job.page.writing = True
-            self._ask(("write", path, value, str(verdicts or "")), locks)
-            errno = int(self._answer(timeout))
+            self.job.ask(framed(("write", path, value, str(verdicts or ""))), locks)
+            stall = Stall(timeout)
+            if self.job.pid:  # a new worker has yet to start
+                stall.begin(self.job.pid)
+            errno = int(self.job.answer(stall))
             self.job.page.writing = False
         return errno
-
-    def group_flags(self, path: str, *, timeout: float) -> tuple[int, int]:
-        """As `files.group_flags`."""
-        with deferred():
-            self._begin_reading("group", path)
-            errno, flags = self._answer(timeout)
-            self.end_reading()
-        return errno, flags
 
     def begin_reading(
         self, reader: str, args: Sequence[object], subjects: Sequence[str], lost: Sequence[str] = ()
@@ -71,25 +65,13 @@ class Worker:
 
         `job.page.at` is the index of the subject that is being read. The worker may be killed until `end_reading`.
         """
-        self._begin_reading("read", reader, tuple(args), list(subjects), list(lost))
+        self.job.page.at = 0
+        self.job.page.reading = True
+        self.job.ask(framed(("read", reader, tuple(args), list(subjects), list(lost))))
 
     def end_reading(self) -> None:
         """Call it when all results have arrived."""
         self.job.page.reading = False
-
-    def _begin_reading(self, *request: object) -> None:
-        self.job.page.at = 0
-        self.job.page.reading = True
-        self._ask(request)
-
-    def _ask(self, request: Sequence[object], locks: Sequence[int] = ()) -> None:
-        self.job.ask(framed(tuple(request)), locks)
-
-    def _answer(self, timeout: float) -> Any:
-        stall = Stall(timeout)
-        if self.job.pid:  # a new worker has yet to start
-            stall.begin(self.job.pid)
-        return self.job.answer(stall)
 
     def close(self) -> None:
         """Ends the worker: at once, or when its write returns. A worker that reads is killed."""
@@ -130,8 +112,6 @@ class _Server:
         self._last = None
         if verb == "write":
             self._write(*details)
-        elif verb == "group":
-            self._answers.send(files.group_flags(*details))
         else:
             self._read(*details)
 

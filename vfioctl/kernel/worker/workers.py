@@ -6,9 +6,8 @@ Each write and each part of a survey has a worker to itself, so one that blocks 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from vfioctl.errors import HostError
 from vfioctl.kernel.worker.client import ForkServer, handles
@@ -17,7 +16,6 @@ from vfioctl.kernel.worker.names import module_of
 from vfioctl.kernel.worker.worker import Maker, Worker
 from vfioctl.signals import deferred
 
-T = TypeVar("T")
 _MOST_IDLE = 8
 
 
@@ -54,24 +52,12 @@ class Workers:
     def write(
         self, path: str, value: str, *, timeout: float, verdicts: Path | None = None, locks: Sequence[int] = ()
     ) -> int:
-        """See `Worker.write`."""
-        return self._with_worker(lambda w: w.write(path, value, timeout=timeout, verdicts=verdicts, locks=locks))
-
-    def group_flags(self, path: str, *, timeout: float) -> tuple[int, int]:
-        """As `files.group_flags`."""
-        return self._with_worker(lambda worker: worker.group_flags(path, timeout=timeout))
-
-    def warm(self) -> None:
-        """Starts a worker for a coming change, if none is idle."""
-        self.put_back(self.take())
-
-    def _with_worker(self, ask: Callable[[Worker], T]) -> T:
-        """The answer of a worker. One that does not answer is abandoned, and not reused."""
+        """See `Worker.write`. A worker that does not answer is abandoned, and not reused."""
         with deferred():
             for _ in range(ATTEMPTS):
                 worker = self.take()
                 try:
-                    answer = ask(worker)
+                    errno = worker.write(path, value, timeout=timeout, verdicts=verdicts, locks=locks)
                 except NotStarted:  # nothing was done
                     worker.close()
                     continue
@@ -79,8 +65,12 @@ class Workers:
                     worker.close()
                     raise
                 self.put_back(worker)
-                return answer
+                return errno
         raise HostError(KEEPS_DYING)
+
+    def warm(self) -> None:
+        """Starts a worker for a coming change, if none is idle."""
+        self.put_back(self.take())
 
     def close(self) -> None:
         """Ends the idle workers and the server: at once, or when the writes of its workers return."""
