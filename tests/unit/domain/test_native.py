@@ -16,10 +16,12 @@ from tests.unit.domain.test_build_golden import HOSTS, TEMPLATES, wish
 from vfioctl.claims.model.passthrough_devices import devices_of
 from vfioctl.domain.build.build import Built
 from vfioctl.domain.cli.spec_options import given_options
+from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.xml import parse
 from vfioctl.domain.model.layout import Expander, Layout
-from vfioctl.domain.model.verification import State, Subject
+from vfioctl.domain.model.verification import State
 from vfioctl.domain.run.verify.devices import device_facts
+from vfioctl.domain.run.verify.subject import Subject
 from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.units import parse_cpu_list
@@ -102,10 +104,10 @@ def test_qemu_gets_what_was_planned(answers: Mapping[str, Mapping[str, str]], na
 def test_verify_finds_the_devices_where_the_document_has_them(
     answers: Mapping[str, Mapping[str, str]], name: str
 ) -> None:
-    subject = Subject(parse(BUILT[name]).root, "vm1", "virsh")
+    subject = Subject(Domain(parse(BUILT[name])), "vm1", "virsh")
     facts = list(device_facts(subject, shlex.split(answers[name]["command"]), {}, frozenset))
     assert {each.state for each in facts} <= {State.OK}
-    assert len([each for each in facts if each.what.startswith("bus of ")]) == len(devices_of(subject.root))
+    assert len([each for each in facts if each.what.startswith("bus of ")]) == len(devices_of(subject.domain.root))
 
 
 # -- what was found ----------------------------------------------------------------------------------------

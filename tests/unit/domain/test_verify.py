@@ -19,11 +19,13 @@ from tests.schema import schema_problems
 from tests.unit.conftest import Golden, Run
 from tests.unit.domain.running import DOMAIN, GIB, GPU, MDEV, PID, UUID, Process, host, libvirt
 from vfioctl.domain.api import DomainApi
+from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.xml import parse
-from vfioctl.domain.model.verification import State, Subject, Verification, VerifiedFact
+from vfioctl.domain.model.verification import State, Verification, VerifiedFact
 from vfioctl.domain.probe.process import NotFound, read_qemu, read_threads
 from vfioctl.domain.run.verify.devices import device_facts
 from vfioctl.domain.run.verify.guest import Wanted, guest_facts, why_no_agent
+from vfioctl.domain.run.verify.subject import Subject
 from vfioctl.errors import HostError, UnknownDomain
 from vfioctl.kernel.libvirt import domains as asked
 from vfioctl.kernel.live.host import Live
@@ -311,7 +313,7 @@ class TestWithheld:
             "<domain><devices><hostdev type='pci'><source><address bus='0x1b'/></source>"
             "<address type='unassigned'/></hostdev></devices></domain>"
         )
-        subject = Subject(parse(text).root, "ml1", "virsh")
+        subject = Subject(Domain(parse(text)), "ml1", "virsh")
         assert not list(device_facts(subject, [], {}, lambda: None))
 
 
@@ -381,7 +383,7 @@ class TestOthers:
         groups = {self.OTHER: "1", GPU: "2"}
 
         def facts(text: str) -> list[VerifiedFact]:
-            subject = Subject(parse(text).root, "ml1", "virsh")
+            subject = Subject(Domain(parse(text)), "ml1", "virsh")
             return list(device_facts(subject, self.process().arguments, groups, lambda: ["1", "2"]))
 
         assert {each.state for each in facts(text)} == {State.OK}
@@ -391,7 +393,7 @@ class TestOthers:
 class TestWiring:
     def facts(self, domain: str, *arguments: str) -> list[tuple[str, str, str, State]]:
         words = [word for each in arguments for word in ("-device", each)]
-        found = device_facts(Subject(parse(domain).root, "ml1", "virsh"), words, {}, lambda: None)
+        found = device_facts(Subject(Domain(parse(domain)), "ml1", "virsh"), words, {}, lambda: None)
         return [(each.what, each.wanted, each.found, each.state) for each in found][1:]
 
     def domain(self, devices: str) -> str:
@@ -402,7 +404,7 @@ class TestWiring:
     def test_aliases_and_the_root(self) -> None:
         """The document of a domain that runs has the alias of each controller."""
         devices = "<controller type='pci' index='5' model='pcie-root-port'><alias name='ua-port'/>"
-        devices += "<address type='pci' bus='0x00'/></controller>"
+        devices += "<address type='pci' bus='0x00' slot='0x01'/></controller>"
         devices += "<controller type='pci' index='0' model='pcie-root'><alias name='pcie.0'/></controller>"
         port, gpu = (
             "pcie-root-port,id=ua-port,bus=pcie.0",
@@ -619,7 +621,7 @@ class TestGuest:
         def ask(paths: Sequence[str]) -> Mapping[str, str]:
             return {path: files[path] for path in paths if path in files}
 
-        subject = Subject(parse(domain).root, "ml1", "virsh")
+        subject = Subject(Domain(parse(domain)), "ml1", "virsh")
         return list(guest_facts(subject, [Wanted(GPU, "16", "10de:2330")], ask))
 
     def test_as_it_should(self) -> None:
@@ -670,9 +672,9 @@ class TestGuest:
     )
     def test_whether_there_is_an_agent(self, channel: str, says: str) -> None:
         text = DOMAIN.replace("name='org.qemu.guest_agent.0'", f"name='org.qemu.guest_agent.0' {channel}")
-        assert says in why_no_agent(Subject(parse(text).root, "ml1", "virsh"))
-        assert bool(says) == bool(why_no_agent(Subject(parse(text).root, "ml1", "virsh")))
-        assert "no channel" in why_no_agent(Subject(parse("<domain/>").root, "ml1", "virsh"))
+        assert says in why_no_agent(Subject(Domain(parse(text)), "ml1", "virsh"))
+        assert bool(says) == bool(why_no_agent(Subject(Domain(parse(text)), "ml1", "virsh")))
+        assert "no channel" in why_no_agent(Subject(Domain(parse("<domain/>")), "ml1", "virsh"))
 
     def test_a_whole_domain(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The agent is libvirt's: the test driver has none, so what it would say is put in its place."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from vfioctl.domain.model.layout import NO_TOPOLOGY, CurrentExpander, CurrentPort, GuestTopology, Slot
@@ -11,12 +11,9 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
     from vfioctl.domain.document.reader import Domain, PciController
-    from vfioctl.domain.document.values import GuestAddress
     from vfioctl.domain.document.xml import Document
 
 EXPANDER = "pcie-expander-bus"
-_LEVELS = 32
-"""More than a guest can have: a document with cycles has no end."""
 
 
 def host_devices(devices: Element) -> Iterator[tuple[str, Element]]:
@@ -41,10 +38,7 @@ def read_topology(document: Document) -> GuestTopology:
 
 class _Reader:
     def __init__(self, domain: Domain) -> None:
-        self._domain = domain
-        self._by_index = {
-            controller.index: controller for controller in domain.controllers if controller.index is not None
-        }
+        self._domain, self._by_index = domain, domain.controller_of_bus
 
     def read(self, devices: Element) -> GuestTopology:
         addresses = self._domain.address_by_device
@@ -57,48 +51,31 @@ class _Reader:
         expanders = {
             index: self._expander(index, controller, behind)
             for index, controller in self._by_index.items()
-            if _is_expander(controller)
+            if controller.model == EXPANDER
         }
         return GuestTopology(slots, expanders)
 
     def _expander_of(self, bus: int) -> int | None:
-        for _ in range(_LEVELS):
-            controller = self._by_index.get(bus)
-            if controller is None or _is_expander(controller):
-                return bus if controller else None
-            if controller.address is None:
-                return None
-            bus = controller.address.bus
-        return None
+        expander = self._domain.expander_of(bus)
+        return expander.index if expander and expander.model == EXPANDER else None
 
     def _expander(self, index: int, controller: PciController, behind: set[int]) -> CurrentExpander:
-        target = controller.element.find("target")
-        text = "" if target is None else target.get("busNr", "")
         ports = {
-            controller.index: CurrentPort(
-                controller.address.slot, self._buses(controller.index), self._only(controller.index, behind)
-            )
-            for controller in self._domain.controllers
-            if controller.index is not None and controller.address and controller.address.bus == index
+            below: CurrentPort(port.address.slot, self._buses(below), self._only(below, behind))
+            for below, port in self._by_index.items()
+            if port.address and port.address.bus == index
         }
-        return CurrentExpander(int(text) if text.isascii() and text.isdecimal() and len(text) < 4 else None, ports)
+        return CurrentExpander(controller.bus_number, ports)
 
     def _buses(self, index: int) -> int:
         """Return how many buses there are behind a controller, with its own."""
+        upper = {below: port.address.bus for below, port in self._by_index.items() if port.address}
         level, buses = {index}, {index}
         while level:
-            level = {each for each, where in self._upper.items() if where.bus in level}.difference(buses)
+            level = {below for below, bus in upper.items() if bus in level}.difference(buses)
             buses |= level
         return len(buses)
-
-    @property
-    def _upper(self) -> Mapping[int, GuestAddress]:
-        return {index: controller.address for index, controller in self._by_index.items() if controller.address}
 
     def _only(self, index: int, behind: set[int]) -> bool:
         on = [id(element) for element, address in self._domain.placed if address.bus == index]
         return bool(on) and behind.issuperset(on)
-
-
-def _is_expander(controller: PciController) -> bool:
-    return controller.model == EXPANDER

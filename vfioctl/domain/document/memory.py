@@ -26,7 +26,7 @@ def backed(domain: Domain, default_page: int | None = None) -> Iterator[tuple[El
     """
     whole = domain.one("numatune/memory")
     default = (cpuset(whole.get("nodeset")) or frozenset()) if whole is not None else frozenset[int]()
-    pages = _pages(domain, default_page)
+    pages = pages_of(domain, default_page)
     parts = {cell.id: cell.memory for cell in domain.cells if cell.memory and cell.id is not None}
     rest = frozenset(parts).difference(*(cells for _, _, cells in pages if cells))
     for element, size, cells in pages:
@@ -38,8 +38,8 @@ def backed(domain: Domain, default_page: int | None = None) -> Iterator[tuple[El
             yield element, size, domain.memnodes.get(cell) or default, parts[cell]
 
 
-def _pages(domain: Domain, default_page: int | None) -> list[tuple[Element, int | None, frozenset[int] | None]]:
-    """The pages that the document names, each with its size and cells; one for all memory if it names none."""
+def pages_of(domain: Domain, default_page: int | None) -> list[tuple[Element, int | None, frozenset[int] | None]]:
+    """Return the pages that the document names, each with its size and cells; one for all memory if it names none."""
     if needs_default_page(domain):
         return [(domain.at("memoryBacking/hugepages"), default_page, None)]
     pages = domain.all("memoryBacking/hugepages/page")

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 MOST = 8192
 """Elements of one kind that are looked at, which is more than QEMU can have of any."""
+EXPANDERS = ("pci-expander-bus", "pcie-expander-bus")
 _X86, _ARM = ("x86_64", "i686"), ("aarch64", "armv7l", "armv6l")
+_LEVELS = 32
+"""More than a guest can have: a document with cycles has no end."""
 
 
 AGENT_CHANNEL = "devices/channel/target[@name='org.qemu.guest_agent.0']"
@@ -57,6 +60,21 @@ class PciController:
     index: int | None
     model: str
     address: GuestAddress | None
+
+    @property
+    def is_expander(self) -> bool:
+        return self.model in EXPANDERS
+
+    @property
+    def bus_number(self) -> int | None:
+        """Of an expander bus in the guest; None if libvirt chooses it."""
+        target = self.element.find("target")
+        return None if target is None else number(target.get("busNr"))
+
+    @property
+    def cell(self) -> int | None:
+        """The NUMA cell that the guest sees for the devices below an expander bus."""
+        return number(text_in(self.element.find("target/node")))
 
 
 def read_domain(text: str | bytes) -> Domain:
@@ -172,8 +190,25 @@ class Domain:
     @cached_property
     def pins(self) -> Mapping[int, frozenset[int]]:
         """The host's CPUs of each vCPU that is pinned."""
-        pairs = ((number(pin.get("vcpu")), cpuset(pin.get("cpuset"))) for pin in self.all("cputune/vcpupin"))
-        return {vcpu: cpus for vcpu, cpus in pairs if vcpu is not None and cpus}
+        return self._pins("vcpupin", "vcpu")
+
+    @cached_property
+    def iothread_pins(self) -> Mapping[int, frozenset[int]]:
+        """The same for I/O threads."""
+        return self._pins("iothreadpin", "iothread")
+
+    def _pins(self, name: str, key: str) -> Mapping[int, frozenset[int]]:
+        pairs = ((number(pin.get(key)), cpuset(pin.get("cpuset"))) for pin in self.all(f"cputune/{name}"))
+        return {thread: cpus for thread, cpus in pairs if thread is not None and cpus}
+
+    @cached_property
+    def emulator_pin(self) -> frozenset[int] | None:
+        return cpuset(self.at("cputune/emulatorpin").get("cpuset"))
+
+    @cached_property
+    def other_cpus(self) -> frozenset[int] | None:
+        """The host's CPUs of threads without a pin of their own; None: any (libvirt's formatdomain, CPU Allocation)."""
+        return cpuset(self.at("vcpu").get("cpuset"))
 
     @cached_property
     def exclusive_cpus(self) -> tuple[int, ...]:
@@ -184,15 +219,10 @@ class Domain:
 
     @cached_property
     def shared_cpus(self) -> tuple[frozenset[int], ...]:
-        """The host's CPUs of the emulator, of I/O threads, and of vCPUs without a pin of their own.
-
-        `cpuset` of <vcpu> is for every thread that has no pin of its own (libvirt's formatdomain, CPU Allocation).
-        """
-        emulator = self.all("cputune/emulatorpin")
-        elements = [*emulator, *self.all("cputune/iothreadpin")]
-        if not emulator or len(self.pins) < (self.vcpus or 0):
-            elements += self.all("vcpu")[:1]
-        return tuple(cpus for element in elements if (cpus := cpuset(element.get("cpuset"))))
+        """The host's CPUs of the emulator, of I/O threads, and of vCPUs without a pin of their own."""
+        is_open = not self.emulator_pin or len(self.pins) < (self.vcpus or 0)
+        sets = (self.emulator_pin, *self.iothread_pins.values(), self.other_cpus if is_open else None)
+        return tuple(filter(None, sets))
 
     @cached_property
     def memnodes(self) -> Mapping[int | None, frozenset[int] | None]:
@@ -276,8 +306,22 @@ class Domain:
         )
 
     @cached_property
+    def controller_of_bus(self) -> Mapping[int, PciController]:
+        """The PCI controllers by their index."""
+        return {controller.index: controller for controller in self.controllers if controller.index is not None}
+
+    def expander_of(self, bus: int | None) -> PciController | None:
+        """Return the expander bus that a bus is, or is below."""
+        for _ in range(_LEVELS):
+            controller = None if bus is None else self.controller_of_bus.get(bus)
+            if controller is None or controller.is_expander:
+                return controller
+            bus = controller.address.bus if controller.address else None
+        return None
+
+    @cached_property
     def model_of_bus(self) -> Mapping[int, str]:
         """The model of the controller of each index; that of index 0 follows from the machine."""
         root = "pcie-root" if self.is_q35 or self.is_arm_virt else "pci-root" if self.is_i440fx else ""
-        known = {controller.index: controller.model for controller in self.controllers if controller.index is not None}
+        known = {index: controller.model for index, controller in self.controller_of_bus.items()}
         return ({0: root} if root else {}) | known

@@ -3,23 +3,8 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.core.frozen import record_class
-
-if TYPE_CHECKING:
-    from xml.etree.ElementTree import Element
-
-
-class Subject(NamedTuple):
-    """A running domain."""
-
-    root: Element
-    """Its document as it runs."""
-    name: str
-    """Quoted for the shell."""
-    virsh: str
-    """The command, with the libvirt that has the domain."""
 
 
 class State(StrEnum):

@@ -6,15 +6,16 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from vfioctl.claims.model.passthrough_devices import devices_of
+from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.xml import parse
 from vfioctl.domain.model.libvirt import URI
-from vfioctl.domain.model.verification import Area, State, Subject, Verification, VerifiedFact, unknown
+from vfioctl.domain.model.verification import Area, State, Verification, VerifiedFact, unknown
 from vfioctl.domain.probe.process import NotFound, open_groups, read_qemu, still_runs
 from vfioctl.domain.run.verify.cpus import cpu_facts
 from vfioctl.domain.run.verify.devices import definition_facts, device_facts, devices_given
 from vfioctl.domain.run.verify.guest import Wanted, guest_facts, unasked, why_no_agent
 from vfioctl.domain.run.verify.memory import memory_facts
+from vfioctl.domain.run.verify.subject import Subject
 from vfioctl.errors import HostError, VfioctlError
 from vfioctl.kernel.host_paths import MDEV_DEVICES
 from vfioctl.kernel.lenient import link_name, text_of
@@ -33,7 +34,7 @@ def verified(kernel: Reader, uri: str, domain: DomainXml, *, guest: bool) -> Ver
     if not domain.is_active:
         raise HostError(f"domain {domain.name} does not run", hint=f"virsh start {quote(domain.name)}")
     virsh = "virsh" if uri == URI else f"virsh -c {quote(uri)}"
-    subject = Subject(parse(domain.live).root, quote(domain.name), virsh)
+    subject = Subject(Domain(parse(domain.live)), quote(domain.name), virsh)
     facts: list[VerifiedFact] = []
     qemu = None
     try:
@@ -45,7 +46,7 @@ def verified(kernel: Reader, uri: str, domain: DomainXml, *, guest: bool) -> Ver
         facts += memory_facts(subject, qemu)
         facts += _devices(kernel, subject, qemu)
     if domain.defined:
-        facts += definition_facts(subject, parse(domain.defined).root)
+        facts += definition_facts(subject, Domain(parse(domain.defined)))
     if guest:
         facts += _in_guest(kernel, uri, domain, subject)
     if qemu is not None and not still_runs(kernel, qemu, domain.uuid):
@@ -64,7 +65,7 @@ def _state(facts: Sequence[VerifiedFact]) -> State:
 
 
 def _devices(kernel: Reader, subject: Subject, qemu: Qemu) -> Iterator[VerifiedFact]:
-    groups = _groups(kernel, {*devices_of(subject.root), *devices_given(qemu.arguments)})
+    groups = _groups(kernel, {*subject.domain.host_devices, *devices_given(qemu.arguments)})
     return device_facts(subject, qemu.arguments, groups, lambda: open_groups(kernel, qemu.pid))
 
 
@@ -93,7 +94,7 @@ def _asked(kernel: Reader, uri: str, name: str, paths: Sequence[str]) -> Mapping
 
 def _gpus(kernel: Reader, subject: Subject) -> Iterator[Wanted]:
     """Yield the GPUs and vGPUs of the document."""
-    for device in devices_of(subject.root):
+    for device in subject.domain.host_devices:
         if ":" not in device:
             yield Wanted(device, "", "")
             continue

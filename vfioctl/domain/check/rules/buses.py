@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from vfioctl.domain.check.rules.controllers import EXPANDERS, PLUGS_INTO, ROOTS
+from vfioctl.domain.check.rules.controllers import PLUGS_INTO, ROOTS
 from vfioctl.domain.check.rules.fault import Fault, repeats
 from vfioctl.domain.document.reader import Domain, PciController
-from vfioctl.domain.document.values import number
 
 _ALL = 256
 _LEVELS = 32
@@ -19,7 +18,7 @@ _SWITCH_PORTS = 32
 
 
 def numbers(domain: Domain) -> Iterator[Fault]:
-    for element, bus, _ in repeats((expander.element, _given(expander)) for expander in _expanders(domain)):
+    for element, bus, _ in repeats((expander.element, expander.bus_number) for expander in _expanders(domain)):
         yield Fault(element, f"two expander buses have busNr {bus}", "give each its own, from the top down")
 
 
@@ -33,7 +32,7 @@ def space(domain: Domain) -> Iterator[Fault]:
         end = next((first for first in firsts if first > start), _ALL)
         needed = 1 + _below(expander.index, below) + (expander.model == "pci-expander-bus")
         if start + needed > end:
-            given = "" if _given(expander) is not None else ", which libvirt chooses"
+            given = "" if expander.bus_number is not None else ", which libvirt chooses"
             reason = f"it needs {needed} bus numbers from {start}{given}, and only {end - start} are free"
             yield Fault(expander.element, reason, f"a busNr of at most {max(1, end - needed)}")
     if firsts and 1 + _below(0, below) > firsts[0]:
@@ -42,17 +41,12 @@ def space(domain: Domain) -> Iterator[Fault]:
 
 
 def _expanders(domain: Domain) -> list[PciController]:
-    return [controller for controller in domain.controllers if controller.model in EXPANDERS]
-
-
-def _given(controller: PciController) -> int | None:
-    target = controller.element.find("target")
-    return None if target is None else number(target.get("busNr"))
+    return [controller for controller in domain.controllers if controller.is_expander]
 
 
 def _starts(expanders: list[PciController]) -> Mapping[int, int]:
     """The number of each, by `id` of its element; libvirt chooses missing ones, two below the lowest so far."""
-    starts = {id(expander.element): bus for expander in expanders if (bus := _given(expander)) is not None}
+    starts = {id(expander.element): bus for expander in expanders if (bus := expander.bus_number) is not None}
     for expander in expanders:
         if id(expander.element) not in starts:
             starts[id(expander.element)] = max(1, min([*starts.values(), _ALL]) - 2)
@@ -63,7 +57,7 @@ def _children(domain: Domain) -> Mapping[int, list[PciController]]:
     """The bridges on each bus. Those without an address are where libvirt puts them: on the first that takes them."""
     children: dict[int, list[PciController]] = {}
     for controller in domain.controllers:
-        if controller.model in EXPANDERS or controller.model in ROOTS or controller.model not in PLUGS_INTO:
+        if controller.is_expander or controller.model in ROOTS or controller.model not in PLUGS_INTO:
             continue
         bus = controller.address.bus if controller.address else _chosen(domain, controller, children)
         children.setdefault(bus, []).append(controller)

@@ -12,7 +12,6 @@ from vfioctl.inventory.model.values import any_number
 from vfioctl.units import exact_size
 
 ROOTS = ("pci-root", "pcie-root")
-EXPANDERS = ("pci-expander-bus", "pcie-expander-bus")
 _PORTS = ("pcie-root-port", "pcie-switch-downstream-port")
 _CONVENTIONAL = ("pci-root", "pci-bridge", "pci-expander-bus", "dmi-to-pci-bridge", "pcie-to-pci-bridge", "pcie-root")
 PLUGS_INTO = {
@@ -151,12 +150,12 @@ def expanders(domain: Domain) -> Iterator[Fault]:
             )
         node = controller.element.find("target/node")
         if node is None:
-            if controller.model in EXPANDERS and len(cells) > 1:
+            if controller.is_expander and len(cells) > 1:
                 remedy = "<target><node>0</node></target>"
                 yield warning(controller.element, "the guest sees no NUMA node for the devices below it", remedy)
             continue
         value = number(text_in(node))
-        if controller.model not in EXPANDERS and not _is_pseries(domain):
+        if not controller.is_expander and not _is_pseries(domain):
             yield Fault(node, "only an expander bus has a node", "remove it")
         elif value not in cells:
             text = text_in(node)[:40]

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.rules.controllers import EXPANDERS
 from vfioctl.domain.check.rules.fault import Fault, warning
 from vfioctl.domain.check.rules.host import HostFacts, is_ours, is_own
 from vfioctl.domain.document.images import written_images
 from vfioctl.domain.document.reader import Domain
-from vfioctl.domain.document.values import address_of, cpuset, number, scaled, shown, text_in
+from vfioctl.domain.document.values import address_of, cpuset, scaled, shown, text_in
 from vfioctl.errors import BadAddress, some_of
 from vfioctl.inventory.model.functions import MANAGED_DMA_DRIVERS, Function
 from vfioctl.inventory.model.untyped_vfs import command_for, why_no_vgpu
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.model.owner import Owner
 from vfioctl.units import exact_size
-
-_LEVELS = 16
 
 
 def named_functions(domain: Domain) -> Iterator[tuple[Element, PciAddress]]:
@@ -164,14 +161,14 @@ def node(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     """The guest's memory is on the node of its device, and the guest knows."""
     if len(host.nodes) < 2:
         return
-    homes = {
-        number(memnode.get("cellid")): cpuset(memnode.get("nodeset")) for memnode in domain.all("numatune/memnode")
-    }
+    homes = domain.memnodes
     whole = domain.one("numatune/memory")
     default = cpuset(whole.get("nodeset")) if whole is not None else None
     empty = {cell.id for cell in domain.cells if cell.memory == 0}
     for element, function in _present(domain, host):
-        cell = _cell(domain, element)
+        address = domain.address_by_device.get(id(element))
+        expander = domain.expander_of(address.bus if address else None)
+        cell = expander.cell if expander else None
         if cell is not None and cell in empty:
             yield from _without_memory(element, function, cell, homes)
             continue
@@ -194,21 +191,6 @@ def _without_memory(
     if better:
         reason = f"{function.address} is on node {function.numa_node}, in cell {cell}, which has no memory"
         yield warning(element, reason, f"an expander bus of cell {better[0]}, whose memory is on that node")
-
-
-def _cell(domain: Domain, element: Element) -> int | None:
-    """The NUMA cell of the expander bus that a device is below; None if there is none."""
-    by_index = {controller.index: controller for controller in domain.controllers if controller.index is not None}
-    address = domain.address_by_device.get(id(element))
-    for _ in range(_LEVELS):
-        upper = by_index.get(address.bus) if address else None
-        if upper is None:
-            return None
-        if upper.model in EXPANDERS:
-            named = upper.element.find("target/node")
-            return None if named is None else number(text_in(named))
-        address = upper.address
-    return None
 
 
 def hole(domain: Domain, host: HostFacts) -> Iterator[Fault]:

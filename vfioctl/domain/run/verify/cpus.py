@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from vfioctl.domain.document.reader import MOST, Domain
 from vfioctl.domain.document.values import cpuset, number
 from vfioctl.domain.model.process import Qemu, Thread
-from vfioctl.domain.model.verification import Area, Subject, VerifiedFact, judged, unknown
+from vfioctl.domain.model.verification import Area, VerifiedFact, judged, unknown
+from vfioctl.domain.run.verify.subject import Subject
 from vfioctl.units import format_cpu_list
 
 _VCPU = re.compile(r"CPU ([0-9]{1,4})/[A-Z]+", re.ASCII)
@@ -21,8 +23,6 @@ _NO_OTHERS = (_ALL_VCPUS, "TC ")
 """`TC`: QEMU's thread-context objects, which libvirt puts on the CPUs of a node; they only begin threads."""
 _OF_KERNEL = ("vhost-", "kvm-")
 ANY = "any CPU"
-MOST = 8192
-"""No guest has more vCPUs, and no host more CPUs."""
 Cpus = frozenset[int] | None
 """None: any CPU."""
 
@@ -33,9 +33,12 @@ def cpu_facts(subject: Subject, qemu: Qemu) -> Iterator[VerifiedFact]:
         yield unknown(Area.CPUS, "threads of QEMU", "", "/proc does not show them")
         return
     vcpus, io_threads = _by_number(_VCPU, qemu.threads), _by_number(_IO_THREAD, qemu.threads)
-    pins = {vcpu: _pin(subject, "vcpupin", "vcpu", vcpu) for vcpu in _vcpu_numbers(subject)}
-    io_pins = {iothread: _pin(subject, "iothreadpin", "iothread", iothread) for iothread in _io_numbers(subject)}
-    emulator = _pin(subject, "emulatorpin")
+    domain = subject.domain
+    pins: dict[int, Cpus] = {vcpu: domain.pins.get(vcpu, domain.other_cpus) for vcpu in _vcpu_numbers(domain)}
+    io_pins: dict[int, Cpus] = {
+        iothread: domain.iothread_pins.get(iothread, domain.other_cpus) for iothread in sorted(domain.iothreads)[:MOST]
+    }
+    emulator = domain.emulator_pin or domain.other_cpus
     together = any(thread.name == _ALL_VCPUS for thread in qemu.threads)
     for vcpu, cpus in pins.items():
         what = f"vCPU {vcpu}"
@@ -62,31 +65,12 @@ def cpu_facts(subject: Subject, qemu: Qemu) -> Iterator[VerifiedFact]:
     )
 
 
-def _vcpu_numbers(subject: Subject) -> Iterable[int]:
+def _vcpu_numbers(domain: Domain) -> Iterable[int]:
     """Return the vCPUs that are plugged in."""
-    plugged = [number(vcpu.get("id")) for vcpu in subject.root.iterfind("vcpus/vcpu") if vcpu.get("enabled") == "yes"]
+    plugged = {number(vcpu.get("id")) for vcpu in domain.all("vcpus/vcpu[@enabled='yes']")} - {None}
     if plugged:
-        return sorted({id_ for id_ in plugged if id_ is not None})[:MOST]
-    vcpu = subject.root.find("vcpu")
-    if vcpu is None:
-        return range(1)
-    return range(min(number(vcpu.get("current")) or number(vcpu.text) or 1, MOST))
-
-
-def _io_numbers(subject: Subject) -> Iterable[int]:
-    ids = [number(iothread.get("id")) for iothread in subject.root.iterfind("iothreadids/iothread")]
-    if ids:
-        return sorted({id_ for id_ in ids if id_ is not None})[:MOST]
-    return range(1, min(number(subject.root.findtext("iothreads")) or 0, MOST) + 1)
-
-
-def _pin(subject: Subject, tag: str, key: str = "", value: int = 0) -> Cpus:
-    """Return the CPUs of a pin; those of <vcpu cpuset> are the default of all."""
-    for pin in subject.root.iterfind(f"cputune/{tag}"):
-        if not key or number(pin.get(key)) == value:
-            return cpuset(pin.get("cpuset", ""))
-    vcpu = subject.root.find("vcpu")
-    return None if vcpu is None else cpuset(vcpu.get("cpuset", ""))
+        return sorted(vcpu for vcpu in plugged if vcpu is not None)
+    return range(min(number(domain.at("vcpu").get("current")) or domain.vcpus or 1, MOST))
 
 
 def _by_number(pattern: re.Pattern[str], threads: Iterable[Thread]) -> dict[int, Thread]:

@@ -7,20 +7,20 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from vfioctl.claims.model.passthrough_devices import devices_of, withheld_in
-from vfioctl.domain.document.values import cpuset, number
-from vfioctl.domain.model.verification import Area, Subject, VerifiedFact, judged, unknown
+from vfioctl.claims.model.passthrough_devices import withheld_in
+from vfioctl.domain.document.values import cpuset
+from vfioctl.domain.model.verification import Area, VerifiedFact, judged, unknown
+from vfioctl.domain.run.verify.subject import Subject
 from vfioctl.domain.run.verify.wiring import wiring_facts
 from vfioctl.units import format_cpu_list
 from vfioctl.untrusted_text import parse_json
 
 if TYPE_CHECKING:
-    from xml.etree.ElementTree import Element
+    from vfioctl.domain.document.reader import Domain
 
 _LONGEST = 64 << 10
 """Characters of an argument that are read."""
 _QEMU = "{http://libvirt.org/schemas/domain/qemu/1.0}"
-_PINS = (("vcpupin", "vcpu", ""), ("emulatorpin", "", "emulator"), ("iothreadpin", "iothread", "I/O thread"))
 _OWN_ARGUMENTS = f"{_QEMU}commandline/{_QEMU}arg"
 """What the document adds to the command line by itself."""
 _ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.ASCII | re.IGNORECASE)
@@ -37,10 +37,10 @@ def device_facts(
     """
     devices = list(_devices(arguments))
     on_command_line = {name: device for device in devices if (name := _device(device))}
-    wanted = devices_of(subject.root)
+    wanted = subject.domain.host_devices
     known = {groups.get(device) for device in on_command_line}
     remedy = f"stop {subject.name} and start it again"
-    withheld = withheld_in(subject.root)
+    withheld = withheld_in(subject.domain.root)
     for device in [device for device in wanted if device not in withheld]:
         actual = "there" if device in on_command_line else "not there"
         if (
@@ -51,7 +51,7 @@ def device_facts(
             actual = f"attached while it runs: group {groups[device]} is open"
         has = actual != "not there"
         yield judged(Area.DEVICES, f"{device} on QEMU's command line", "there", actual, remedy, ok=has)
-    own = {*wanted, *devices_given([argument.get("value", "") for argument in subject.root.iterfind(_OWN_ARGUMENTS)])}
+    own = {*wanted, *devices_given([argument.get("value", "") for argument in subject.domain.all(_OWN_ARGUMENTS)])}
     if extra := [device for device in on_command_line if device not in own]:
         with_it = {groups.get(device, "") for device in on_command_line if device in own}
         yield from _others(extra, with_it, groups, opened(), remedy)
@@ -117,33 +117,31 @@ def _named(text: str) -> str:
     return name
 
 
-def definition_facts(subject: Subject, defined: Element) -> Iterator[VerifiedFact]:
+def definition_facts(subject: Subject, defined: Domain) -> Iterator[VerifiedFact]:
     """Yield what the document of the next start says of devices, pins and nodes, compared with the one that runs."""
     remedy = f"the definition counts from the next start; {subject.virsh} edit {subject.name} changes it"
-    for what, wanted, actual in (
-        ("devices of the definition", " ".join(devices_of(defined)), " ".join(devices_of(subject.root))),
-        ("pins of the definition", _pins(defined), _pins(subject.root)),
-        ("NUMA nodes of the definition", _nodes(defined), _nodes(subject.root)),
+    for what, words in (
+        ("devices", lambda domain: " ".join(domain.host_devices)),
+        ("pins", _pins),
+        ("NUMA nodes", _nodes),
     ):
-        yield judged(Area.DEFINITION, what, wanted or "none", actual or "none", remedy, ok=wanted == actual)
+        wanted, actual = words(defined) or "none", words(subject.domain) or "none"
+        yield judged(Area.DEFINITION, f"{what} of the definition", wanted, actual, remedy, ok=wanted == actual)
 
 
-def _pins(root: Element) -> str:
+def _pins(domain: Domain) -> str:
     """Return the pins of a document in words: of each vCPU, the emulator and each I/O thread."""
     pins = [
-        (
-            f"{what} {number(pin.get(name)) if name else ''}".strip(),
-            format_cpu_list(cpuset(pin.get("cpuset", "")) or ()),
-        )
-        for tag, name, what in _PINS
-        for pin in sorted(root.iterfind(f"cputune/{tag}"), key=lambda pin: number(pin.get(name)) or 0)
+        *((str(vcpu), cpus) for vcpu, cpus in sorted(domain.pins.items())),
+        *([("emulator", domain.emulator_pin)] if domain.emulator_pin else []),
+        *((f"I/O thread {iothread}", cpus) for iothread, cpus in sorted(domain.iothread_pins.items())),
     ]
-    return ", ".join(f"{what} to {cpus}" for what, cpus in pins)
+    return ", ".join(f"{what} to {format_cpu_list(cpus)}" for what, cpus in pins)
 
 
-def _nodes(root: Element) -> str:
+def _nodes(domain: Domain) -> str:
     pairs = [
-        (element.get("cellid", ""), format_cpu_list(cpuset(element.get("nodeset", "")) or ()))
-        for element in root.iterfind("numatune/*")
+        (element.get("cellid", ""), format_cpu_list(cpuset(element.get("nodeset")) or ()))
+        for element in domain.all("numatune/*")
     ]
     return ", ".join(f"cell {cell}: {nodes}" if cell else nodes for cell, nodes in sorted(pairs))

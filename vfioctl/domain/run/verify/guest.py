@@ -11,15 +11,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.claims.model.passthrough_devices import devices_of_one
+from vfioctl.domain.document.reader import AGENT_CHANNEL
 from vfioctl.domain.document.values import number
-from vfioctl.domain.model.verification import Area, Subject, VerifiedFact, judged, unknown
-from vfioctl.inventory.model.values import any_number
+from vfioctl.domain.model.verification import Area, VerifiedFact, judged, unknown
+from vfioctl.domain.run.verify.subject import Subject
 
 if TYPE_CHECKING:
-    from xml.etree.ElementTree import Element
+    from vfioctl.domain.document.reader import Domain
+    from vfioctl.domain.document.values import GuestAddress
 
 
-AGENT = "org.qemu.guest_agent.0"
 Ask = Callable[[Sequence[str]], Mapping[str, str]]
 """Reads files of the guest; those that cannot be read are left out."""
 _DEVICES = "/sys/bus/pci/devices"
@@ -41,20 +42,12 @@ class Wanted(NamedTuple):
     """`vendor:device`; empty if unknown."""
 
 
-class _Place(NamedTuple):
-    device: str
-    bus: int
-    slot: str
-    cell: int | None
-    """The guest cell of its expander bus; None if it is on none."""
-
-
 def why_no_agent(subject: Subject) -> str:
     """Return why the guest cannot be asked; empty if it can."""
-    for target in subject.root.iterfind("devices/channel/target"):
-        if target.get("name") == AGENT:
-            return "" if target.get("state") == "connected" else "no agent: none is running in the guest"
-    return "no agent: the document has no channel for one"
+    channel = subject.domain.one(AGENT_CHANNEL)
+    if channel is None:
+        return "no agent: the document has no channel for one"
+    return "" if channel.get("state") == "connected" else "no agent: none is running in the guest"
 
 
 def unasked(devices: Collection[Wanted], why: str) -> Iterator[VerifiedFact]:
@@ -65,14 +58,19 @@ def unasked(devices: Collection[Wanted], why: str) -> Iterator[VerifiedFact]:
 
 def guest_facts(subject: Subject, devices: Collection[Wanted], ask: Ask) -> Iterator[VerifiedFact]:
     """Yield what the guest sees of each device: its NUMA node, if the document gives it one, and its link."""
-    places = {place.device: place for place in _places(subject.root)}
-    numbered = _numbered(subject.root, ask)
+    domain = subject.domain
+    places = {
+        device: address
+        for element, address in domain.placed
+        if element.tag in ("hostdev", "interface")
+        for device in devices_of_one(element)
+    }
+    numbered = _numbered(domain, ask)
     paths: dict[str, str] = {}
     for device in list(devices)[:_MOST_DEVICES]:
         place = places.get(device.device)
-        bus = None if place is None else numbered.get(place.bus)
-        if place is not None and bus is not None:
-            paths[device.device] = f"{_DEVICES}/0000:{bus:02x}:{place.slot}"
+        if place is not None and place.bus in numbered:
+            paths[device.device] = _file(place, numbered)
     names = ("numa_node", "vendor", "device", *_LINK)
     answers = ask([f"{path}/{name}" for path in paths.values() for name in names]) if paths else {}
     for device in devices:
@@ -81,7 +79,8 @@ def guest_facts(subject: Subject, devices: Collection[Wanted], ask: Ask) -> Iter
             yield unknown(Area.GUEST, f"{device.device} in the guest", "", "its address in the guest is not known")
             continue
         values = {name: answers.get(f"{path}/{name}", "").strip() for name in names}
-        yield from _facts(device, places[device.device].cell, path.rpartition("/")[2], values)
+        expander = domain.expander_of(places[device.device].bus)
+        yield from _facts(device, expander.cell if expander else None, path.rpartition("/")[2], values)
 
 
 def _facts(wanted: Wanted, cell: int | None, address: str, values: Mapping[str, str]) -> Iterator[VerifiedFact]:
@@ -112,20 +111,18 @@ def _facts(wanted: Wanted, cell: int | None, address: str, values: Mapping[str, 
 # -- addresses ---------------------------------------------------------------------------------------------
 
 
-def _numbered(root: Element, ask: Ask) -> Mapping[int, int]:
+def _numbered(domain: Domain, ask: Ask) -> Mapping[int, int]:
     """Return the guest's bus number of each PCI controller, by its index, as far as the guest reports them."""
-    controllers = dict(_controllers(root))
+    controllers = domain.controller_of_bus
     known = {0: 0}
     for index, controller in controllers.items():
-        target = controller.find("target")
-        fixed = None if target is None else number(target.get("busNr"))
-        if controller.get("model", "").endswith("expander-bus") and fixed is not None:
-            known[index] = fixed
+        if controller.is_expander and controller.bus_number is not None:
+            known[index] = controller.bus_number
     for _ in range(_MOST_LEVELS):
         files = {
-            index: file
+            index: f"{_file(controller.address, known)}/secondary_bus_number"
             for index, controller in controllers.items()
-            if index not in known and (file := _file(controller, known))
+            if index not in known and controller.address and controller.address.bus in known
         }
         if not files:
             break
@@ -141,51 +138,6 @@ def _numbered(root: Element, ask: Ask) -> Mapping[int, int]:
     return known
 
 
-def _file(controller: Element, known: Mapping[int, int]) -> str:
-    """Return the file of the guest that has a bridge's bus number; empty if its own bus is not known."""
-    place = _address(controller)
-    if place is None or place[0] not in known:
-        return ""
-    return f"{_DEVICES}/0000:{known[place[0]]:02x}:{place[1]}/secondary_bus_number"
-
-
-def _places(root: Element) -> Iterator[_Place]:
-    controllers = dict(_controllers(root))
-    for tag in ("hostdev", "interface"):
-        for element in root.iterfind(f"devices/{tag}"):
-            place = _address(element)
-            for device in devices_of_one(element):
-                if place is not None:
-                    yield _Place(device, *place, _cell(controllers, place[0]))
-
-
-def _cell(controllers: Mapping[int, Element], index: int) -> int | None:
-    for _ in range(_MOST_LEVELS):
-        controller = controllers.get(index)
-        if controller is None:
-            return None
-        if controller.get("model", "").endswith("expander-bus"):
-            return number(controller.findtext("target/node"))
-        place = _address(controller)
-        if place is None:
-            return None
-        index = place[0]
-    return None
-
-
-def _controllers(root: Element) -> Iterator[tuple[int, Element]]:
-    for controller in root.iterfind("devices/controller[@type='pci']"):
-        index = number(controller.get("index"))
-        if index:
-            yield index, controller
-
-
-def _address(element: Element) -> tuple[int, str] | None:
-    """Return the index of the controller, and `slot.function` there."""
-    address = element.find("address[@type='pci']")
-    if address is None:
-        return None
-    bus, slot, function = (any_number(address.get(name, "0")) for name in ("bus", "slot", "function"))
-    if bus is None or slot is None or function is None or slot > 31 or function > 7:
-        return None
-    return bus, f"{slot:02x}.{function:x}"
+def _file(address: GuestAddress, known: Mapping[int, int]) -> str:
+    """Return the guest's directory of a device whose bus has a known number."""
+    return f"{_DEVICES}/0000:{known[address.bus]:02x}:{address.slot:02x}.{address.function:x}"

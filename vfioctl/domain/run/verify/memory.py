@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from vfioctl.claims.model.passthrough_devices import devices_of
-from vfioctl.domain.document.values import cpuset, number, scaled, size_of
+from vfioctl.domain.document.memory import pages_of
+from vfioctl.domain.document.reader import Domain
+from vfioctl.domain.document.values import cpuset, number
 from vfioctl.domain.model.process import Mapping as Part
 from vfioctl.domain.model.process import Qemu
-from vfioctl.domain.model.verification import Area, Subject, VerifiedFact, judged, unknown
+from vfioctl.domain.model.verification import Area, VerifiedFact, judged, unknown
+from vfioctl.domain.run.verify.subject import Subject
 from vfioctl.units import format_cpu_list, format_size
 
 _POLICIES: Mapping[str, tuple[str, ...]] = {
@@ -41,7 +43,7 @@ class _Cell(NamedTuple):
 
 def memory_facts(subject: Subject, qemu: Qemu) -> Iterator[VerifiedFact]:
     """Yield facts for the cells of each host node, and for each size of hugepages."""
-    cells = list(_cells(subject))
+    cells = list(_cells(subject.domain))
     if qemu.memory_unknown or not qemu.memory:
         why = qemu.memory_unknown or "/proc does not show it"
         yield unknown(Area.MEMORY, "memory", ", ".join(map(_where, cells)), why)
@@ -78,7 +80,7 @@ def _placed(
         policies = sorted({f"{mapping.policy}{mapping.nodes and ':'}{mapping.nodes}" for mapping in qemu.memory})
         actual = f"{format_size(sum(part.size for part in parts))} has this policy; there are {', '.join(policies[:8])}"
         return judged(Area.MEMORY, what, wanted, actual, f"stop {remedy.partition(', stop ')[2]}", ok=False)
-    if not sum(_by_node(parts).values()) and any(":" in device for device in devices_of(subject.root)):
+    if not sum(_by_node(parts).values()) and any(":" in device for device in subject.domain.host_devices):
         why = "no page of it is in use, although VFIO pins all memory of a guest with a PCI device"
         return unknown(Area.MEMORY, what, wanted, why)
     elsewhere = {node for part in parts for node, used in part.used if used and node not in nodes}
@@ -91,8 +93,9 @@ def _by_amount(
     """Judge cells without a policy of their own, for which /proc does not show which mapping belongs to which."""
     used = _by_node(qemu.memory)
     present = sum(count for node, count in used.items() if node in nodes)
-    whole = size_of(subject.root.find("memory")) or 0
-    if present < size and sum(used.values()) < max(whole, sum(cell.size for cell in _cells(subject))):
+    domain = subject.domain
+    whole = max(domain.memory or 0, sum(cell.size for cell in _cells(domain)))
+    if present < size and sum(used.values()) < whole:
         why = "libvirt sets no policy for it, and not all memory of the guest is in use"
         return unknown(Area.MEMORY, what, wanted, why)
     return judged(Area.MEMORY, what, wanted, _usage(qemu.memory), remedy, ok=present >= size)
@@ -101,9 +104,8 @@ def _by_amount(
 def _on_hugepages(subject: Subject, what: str, page: int, size: int, qemu: Qemu) -> VerifiedFact:
     parts = [mapping for mapping in qemu.memory if mapping.huge and page in (0, mapping.page)]
     mapped, used = sum(part.size for part in parts), sum(used for part in parts for _, used in part.used)
-    root = subject.root
-    whole = root.find("memoryBacking/allocation[@mode='immediate']") is not None
-    whole = whole or root.find("devices/hostdev[@type='pci']") is not None
+    domain = subject.domain
+    whole = domain.one("memoryBacking/allocation[@mode='immediate']") is not None or bool(domain.hostdevs_of("pci"))
     wanted = f"{format_size(size)} in pages of {format_size(page)}" if page else f"{format_size(size)} in hugepages"
     remedy = f"free hugepages (vfioctl place says how many there are), stop {subject.name} and start it again"
     enough = mapped >= size and (used >= size or not whole)
@@ -112,44 +114,21 @@ def _on_hugepages(subject: Subject, what: str, page: int, size: int, qemu: Qemu)
     )
 
 
-def _cells(subject: Subject) -> Iterator[_Cell]:
-    root = subject.root
-    pages = list(_pages(subject))
-    sizes = [
-        (number(cell.get("id")), scaled(cell.get("memory"), cell.get("unit")) or 0)
-        for cell in root.iterfind("cpu/numa/cell")
-    ]
-    if not sizes:
-        sizes = [(None, size_of(root.find("memory")) or 0)]
-    for cell, size in sizes:
-        mode, nodes = _tuned(subject, cell)
-        page = next((page for page, cells in pages if cells is not None and (cell or 0) in cells), None)
-        page = next((page for page, cells in pages if cells is None), None) if page is None else page
-        yield _Cell(cell, size, mode, nodes, page)
+def _cells(domain: Domain) -> Iterator[_Cell]:
+    pages = [(size or 0, cells) for _, size, cells in pages_of(domain, 0)]
+    rest = next((size for size, cells in pages if cells is None), None)
+    for cell, size in [(cell.id, cell.memory) for cell in domain.cells] or [(None, domain.memory)]:
+        page = next((page for page, cells in pages if cells is not None and (cell or 0) in cells), rest)
+        yield _Cell(cell, size or 0, *_tuned(domain, cell), page)
 
 
-def _tuned(subject: Subject, cell: int | None) -> tuple[str, frozenset[int] | None]:
+def _tuned(domain: Domain, cell: int | None) -> tuple[str, frozenset[int] | None]:
     """Return a cell's mode and nodes: its own, or those of all."""
-    own = (memnode for memnode in subject.root.iterfind("numatune/memnode") if number(memnode.get("cellid")) == cell)
+    own = (memnode for memnode in domain.all("numatune/memnode") if number(memnode.get("cellid")) == cell)
     element = next(own, None) if cell is not None else None
-    element = subject.root.find("numatune/memory") if element is None else element
-    if element is None:
-        return "strict", None
-    mode = element.get("mode", "strict")
-    return (mode, cpuset(element.get("nodeset", ""))) if mode in _POLICIES else ("strict", None)
-
-
-def _pages(subject: Subject) -> Iterator[tuple[int, frozenset[int] | None]]:
-    """Yield sizes of hugepages, each with its cells; None for all others. 0: the host's default size."""
-    hugepages = subject.root.find("memoryBacking/hugepages")
-    if hugepages is None:
-        return
-    elements = hugepages.findall("page")
-    for page in elements:
-        nodes = page.get("nodeset")
-        yield scaled(page.get("size"), page.get("unit")) or 0, None if nodes is None else cpuset(nodes)
-    if not elements:
-        yield 0, None
+    element = domain.one("numatune/memory") if element is None else element
+    mode = "" if element is None else element.get("mode", "strict")
+    return (mode, cpuset(element.get("nodeset"))) if element is not None and mode in _POLICIES else ("strict", None)
 
 
 def _named(what: str, cells: Iterable[_Cell]) -> str:

@@ -9,12 +9,13 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from vfioctl.claims.model.passthrough_devices import devices_of_one
-from vfioctl.domain.document.values import number
-from vfioctl.domain.model.verification import Area, Subject, VerifiedFact, judged, unknown
+from vfioctl.domain.model.verification import Area, VerifiedFact, judged, unknown
+from vfioctl.domain.run.verify.subject import Subject
 from vfioctl.inventory.model.values import any_number
 
 if TYPE_CHECKING:
-    from xml.etree.ElementTree import Element
+    from vfioctl.domain.document.reader import Domain, PciController
+    from vfioctl.domain.document.values import GuestAddress
 
 _MOST_LEVELS = 8
 _EXPANDERS = ("pxb", "pxb-pcie")
@@ -31,18 +32,13 @@ def wiring_facts(
     """
     remedy = f"stop {subject.name} and start it again"
     by_id = {device["id"]: device for device in devices if "id" in device}
-    controllers = {
-        number(controller.get("index")): controller
-        for controller in subject.root.iterfind("devices/controller[@type='pci']")
-    }
-    for index, controller in controllers.items():
-        node = controller.findtext("target/node")
-        if node is not None and controller.get("model", "").endswith("expander-bus"):
-            name = _name(index, controller)
-            what, actual = f"NUMA node of the expander bus {name}", _expander(name, controller, devices)
-            yield judged(Area.DEVICES, what, node.strip(), actual, remedy, ok=actual == node.strip())
-    for element in subject.root.iterfind("devices/*"):
-        wanted = _wanted(element, controllers)
+    domain = subject.domain
+    for controller in domain.controllers:
+        if controller.is_expander and controller.cell is not None:
+            what, actual = f"NUMA node of the expander bus {_name(controller)}", _expander(controller, devices)
+            yield judged(Area.DEVICES, what, str(controller.cell), actual, remedy, ok=actual == str(controller.cell))
+    for element, address in domain.placed:
+        wanted = _wanted(domain, address)
         for device in devices_of_one(element) if wanted else ():
             if device in device_settings:
                 yield _place(f"bus of {device} in the guest", wanted, _found(device_settings[device], by_id), remedy)
@@ -57,29 +53,22 @@ def _place(what: str, wanted: list[str], actual: list[str], remedy: str) -> Veri
     return judged(Area.DEVICES, what, "/".join(wanted), "/".join(actual), remedy, ok=as_wanted)
 
 
-def _wanted(element: Element, controllers: Mapping[int | None, Element]) -> list[str]:
+def _wanted(domain: Domain, address: GuestAddress | None) -> list[str]:
     """Return the buses of a device, from the uppermost in its document."""
     path: list[str] = []
-    for _ in range(_MOST_LEVELS):
-        address = element.find("address[@type='pci']")
-        index = None if address is None else any_number(address.get("bus", "0"))
-        upper = None if index is None else controllers.get(index)
-        if upper is None:
-            return path
-        if index and upper.get("model") == "pci-root":
+    while address and len(path) < _MOST_LEVELS and (upper := domain.controller_of_bus.get(address.bus)):
+        if address.bus and upper.model == "pci-root":
             return []  # of pSeries, whose buses have other names
-        path.insert(0, _name(index, upper))
-        if not index:
-            return path
-        element = upper
+        path.insert(0, _name(upper))
+        address = upper.address if address.bus else None
     return path
 
 
-def _name(index: int | None, controller: Element) -> str:
+def _name(controller: PciController) -> str:
     """Return the name of a controller's bus, which the document of a domain that runs has as its alias."""
-    alias = controller.find("alias")
+    alias = controller.element.find("alias")
     name = "" if alias is None else alias.get("name", "")
-    return name or ("pcie.0" if controller.get("model") == "pcie-root" else f"pci.{index}")
+    return name or ("pcie.0" if controller.model == "pcie-root" else f"pci.{controller.index}")
 
 
 def _found(device: Said, by_id: Mapping[str, Said]) -> list[str]:
@@ -90,12 +79,11 @@ def _found(device: Said, by_id: Mapping[str, Said]) -> list[str]:
     return path
 
 
-def _expander(name: str, controller: Element, devices: Collection[Said]) -> str:
+def _expander(controller: PciController, devices: Collection[Said]) -> str:
     """Return the node that QEMU gives to an expander bus; words if it gives none."""
-    target = controller.find("target")
-    bus = None if target is None else any_number(target.get("busNr"))
+    bus = controller.bus_number
     for device in devices:
-        is_its = device.get("id") == name or (bus is not None and any_number(device.get("bus_nr")) == bus)
+        is_its = device.get("id") == _name(controller) or (bus is not None and any_number(device.get("bus_nr")) == bus)
         if device.get("driver") in _EXPANDERS and is_its:
             return device.get("numa_node", "no node")
     return "no such bus"
