@@ -6,11 +6,16 @@ import gc
 import os
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from vfioctl.core.marks import Mark
+    from vfioctl.host import Host
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -50,3 +55,8 @@ def no_descriptor_left_open() -> Iterator[None]:
         assert set(os.listdir("/proc/self/fd")) - before == set()
     finally:
         gc.enable()
+
+
+def marks_of(host: Host) -> Mapping[str, Mark]:
+    """The wedged and dead devices of this boot, by address."""
+    return host.session.journal.marks(boot_id=host.session.boot_id)

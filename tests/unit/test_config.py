@@ -120,7 +120,7 @@ class TestTheFile:
         tell_unfinished(session)
         assert "must be a table: [timeouts]: the default timeouts are used" in capsys.readouterr().err
         with pytest.raises(BadSpec, match="must be a table"):
-            session.engine.marks()
+            session.engine.plan_recovery(forward=False)
 
     def test_in_etc_need_not_be_there(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(config, "CONFIG", file)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import ClassVar
 
-from vfioctl.core.action import Action, Context
+from vfioctl.core.action import Action, Context, Write
 from vfioctl.core.change import Step
 from vfioctl.errors import DeviceInUse
 from vfioctl.kernel.lenient import text
@@ -29,7 +29,7 @@ class Load(Action):
         return f"load {step.target}"
 
 
-class Override(Action):
+class Override(Write):
     """Writes `driver_override`. A driver that is registered only now may have another spelling than in the plan."""
 
     name: ClassVar[str] = "override"
@@ -38,9 +38,6 @@ class Override(Action):
         spellings = (step.value, *step.alternatives)
         registered = (name for name in spellings if context.kernel.has(f"{PCI_DRIVERS}/{name}"))
         context.kernel.write(step.target, next(registered, step.value) if step.alternatives else step.value)
-
-    def describe(self, step: Step) -> str:
-        return f"{step.target} <- {step.value.strip() or '(an empty line)'}"
 
 
 class PersistenceMode(Action):

@@ -120,8 +120,8 @@ class Intent(Value):
         raise NotImplementedError
 
     def undone_by(self, plan: Plan) -> tuple[str, ...]:
-        """Return lines that say how to undo the plan; the first is a command if one exists."""
-        raise NotImplementedError
+        """Return lines that say how to undo the plan; the first is a command if one exists. None by default."""
+        return ()
 
 
 @value_class

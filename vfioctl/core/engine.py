@@ -7,7 +7,6 @@ made, rolled back or refused (logger `vfioctl.changes`).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 
 from vfioctl.core.action import Context, Progress
 from vfioctl.core.caller import this_process
@@ -15,7 +14,6 @@ from vfioctl.core.change import Change, JournalState, Outcome, Plan, Repair, Res
 from vfioctl.core.executor import Executor, untouched, written
 from vfioctl.core.journal import Journal
 from vfioctl.core.logs import log_done, log_failed
-from vfioctl.core.marks import Mark
 from vfioctl.core.messages import listed
 from vfioctl.core.preconditions import refuse_forged, refuse_stale, refuse_unfinished, refuse_unwritable
 from vfioctl.core.reading import read_facts
@@ -48,10 +46,6 @@ class Engine:
     @property
     def boot_id(self) -> str:
         return self._rollback.boot_id
-
-    def marks(self) -> Mapping[str, Mark]:
-        """Return the wedged and dead devices of this boot, by address. Raises StoreDamaged."""
-        return self._rollback.marks()
 
     def apply(self, plan: Plan, progress: Progress | None = None, *, acting_for: str = "") -> Outcome:
         """Apply the plan, or roll back and raise. An interrupt takes effect between two steps and rolls back as well.

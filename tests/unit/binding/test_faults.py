@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import memory
+from tests.conftest import marks_of, memory
 from tests.hosts.machines import (
     NAMES,
     STOPPABLE,
@@ -316,7 +316,7 @@ def test_a_hang_at_each_effect_is_told_marked_and_recovered(scene: Sequence[Case
             (outcome,) = host.recover()
             same(tree, case.after if whole else case.before, f"{case.name} hang at {at}")
             assert outcome.result == (Result.COMPLETE if whole else Result.BACK)
-            assert not host.session.engine.marks()
+            assert not marks_of(host)
             assert host.recover() == ()
 
 
@@ -327,7 +327,7 @@ def test_a_hang_ends_with_the_next_boot(scene: Sequence[Case]) -> None:
             booted = copy(case.tree)
             booted.put("/proc/sys/kernel/random/boot_id", "11111111-1111-1111-1111-111111111111")
             host = machine(booted, case.ledger)
-            assert not host.session.engine.marks()
+            assert not marks_of(host)
             (outcome,) = host.recover()
             assert outcome.result == Result.REBOOTED
             assert host.history()[0].state == JournalState.REBOOTED
@@ -347,7 +347,7 @@ def _hangs(case: Case, tree: Tree, at: int) -> str:
     assert isinstance(host.session.kernel, Simulated)
     assert host.session.kernel.writes[-1] == effect(step), "nothing more was tried"
     ticket = str(caught.value.facts["ticket"])
-    found = {address: (mark.kind, mark.ticket) for address, mark in host.session.engine.marks().items()}
+    found = {address: (mark.kind, mark.ticket) for address, mark in marks_of(host).items()}
     assert step.subject or step.action == "service", "each has one, but for a unit that is nobody's"
     assert found == ({step.subject: (MarkKind.WEDGED, ticket)} if step.subject else {})
     return ticket

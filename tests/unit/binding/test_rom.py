@@ -18,6 +18,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.conftest import marks_of
 from tests.hosts.machines import REGISTRY, copy, differing, effect, effects_of, function, machine, original, unhurried
 from tests.hosts.machines import state as state_of
 from tests.hosts.option_rom import BLOCK, EFI, NVIDIA, OPEN_FIRMWARE, X86, image, option_rom
@@ -462,7 +463,7 @@ class TestJournaled:
         assert caught.value.next_command == "vfioctl recover"
         assert kernel_of(host).writes == [READ], "nothing more was tried"
         assert host.history()[0].state == JournalState.STUCK
-        assert host.session.engine.marks().keys() == {GPU}
+        assert marks_of(host).keys() == {GPU}
         heir = machine(tree, ledger)
         with pytest.raises(DeviceInUse, match="is wedged"):
             heir.binding.rom(GPU)
@@ -474,7 +475,7 @@ class TestJournaled:
         assert outcome.result == (Result.DONE if forward else Result.BACK)
         assert not is_on(tree)
         assert differing(state_of(tree), before) == []
-        assert not heir.session.engine.marks()
+        assert not marks_of(heir)
         assert heir.binding.rom(GPU)[1].is_sound
 
     def test_one_that_cannot_be_switched_off_is_stuck_and_recovered(self, tree: Tree, ledger: Path) -> None:

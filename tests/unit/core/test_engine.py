@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import pytest
 
+from tests.conftest import marks_of
 from tests.hosts.machines import (
     NAMES,
     REGISTRY,
@@ -842,10 +843,10 @@ class TestRecovery:
         assert caught.value.facts["others"] == []
         states = [(asked(entry.plan), entry.state) for entry in work.host.history()]
         assert states == [("0000:05:00.0", JournalState.STUCK), (GPU, JournalState.BACK)]
-        assert work.host.session.engine.marks().keys() == {"0000:05:00.0"}
+        assert marks_of(work.host).keys() == {"0000:05:00.0"}
         work.kernel.release("0000:05:00.0")
         assert [outcome.result for outcome in work.host.recover()] == [Result.BACK]
-        assert not work.host.session.engine.marks(), "what was wedged is no longer"
+        assert not marks_of(work.host), "what was wedged is no longer"
         assert state(work.tree) == work.before
 
     def test_of_changes_that_are_all_stuck_names_the_others(self, fast_folder: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import marks_of
 from tests.hosts.machines import (
     DAEMON,
     DCGM,
@@ -276,7 +277,7 @@ class TestWhatHangs:
         with pytest.raises(Stuck) as caught:
             host.apply(host.binding.plan_bind(["0b:00.0"]))
         assert "address" not in caught.value.facts
-        assert not host.session.engine.marks()
+        assert not marks_of(host)
         assert host.history()[0].state == JournalState.STUCK
 
 

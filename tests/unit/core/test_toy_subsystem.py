@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import marks_of
 from tests.hosts.machines import HOSTS, copy, original
 from tests.toy.api import ToyApi
 from tests.toy.model import LabelIntent
@@ -184,13 +185,13 @@ class TestChanges:
         with pytest.raises(Stuck) as caught:
             nursery.host.apply(nursery.toys.plan_label(TOYS, "new"))
         assert caught.value.facts["address"] == "ball"
-        assert nursery.host.session.engine.marks().keys() == {"ball"}
+        assert marks_of(nursery.host).keys() == {"ball"}
         assert nursery.host.inventory().functions, "nobody takes a toy for a function"
         with pytest.raises(Stuck, match="ball is still wedged"):
             nursery.host.recover()
         Hung.released = True
         assert nursery.host.recover()[0].result == Result.BACK
-        assert (nursery.labels, nursery.host.session.engine.marks()) == (["old"] * 3, {})
+        assert (nursery.labels, marks_of(nursery.host)) == (["old"] * 3, {})
 
 
 class TestCrashes:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import marks_of
 from tests.hosts.machines import REGISTRY, SCREEN, STOPPABLE, copy, differing, in_use, machine, original, state
 from tests.unit.core.test_resources import GPU, NAMES, setting
 from vfioctl.binding.checks import ANSWERS, VIABLE
@@ -259,7 +260,7 @@ class TestDeadDevices:
         assert f"{HGX} is dead: " in caught.value.message
         assert caught.value.restored
         assert not differing(state(tree), before)
-        assert host.session.engine.marks()[HGX].kind == MarkKind.DEAD
+        assert marks_of(host)[HGX].kind == MarkKind.DEAD
 
 
 class TestGroups:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import memory
+from tests.conftest import marks_of, memory
 from tests.hosts.machines import copy, effect, machine
 from tests.hosts.vgpu_machines import (
     BOOT_ID,
@@ -276,7 +276,7 @@ def test_a_hang_at_each_effect_is_told_marked_and_recovered(scene: Sequence[Case
             (case.as_after if done else case.as_before)(tree, f"hang at {at}")
             assert outcome.result == (Result.COMPLETE if done else Result.BACK)
             assert ours(host) == (case.ours_after if done else case.ours_before)
-            assert not host.session.engine.marks()
+            assert not marks_of(host)
             assert host.recover() == ()
 
 
@@ -291,7 +291,7 @@ def _hangs(case: Case, tree: Tree, at: int) -> str:
     assert isinstance(host.session.kernel, Simulated)
     assert host.session.kernel.writes[-1] == effect(step), "nothing more was tried"
     ticket = str(caught.value.facts["ticket"])
-    found = {subject: (mark.kind, mark.ticket) for subject, mark in host.session.engine.marks().items()}
+    found = {subject: (mark.kind, mark.ticket) for subject, mark in marks_of(host).items()}
     assert found == {step.subject: (MarkKind.WEDGED, ticket)}
     return ticket
 
@@ -374,7 +374,7 @@ def test_a_reboot_undoes_what_was_cut_short_and_puts_definitions_back(scene: Seq
 def _is_as_after_a_boot(case: Case, cut: Tree, where: str) -> None:
     tree = booted(case.tree_of_boot, cut)
     host = machine(tree, case.ledger)
-    assert not host.session.engine.marks()
+    assert not marks_of(host)
     (outcome,) = host.recover()
     assert outcome.result == Result.REBOOTED
     assert host.history()[0].state == JournalState.REBOOTED

@@ -117,9 +117,6 @@ class ResetIntent(TakesDevices):
             and all(change.subject in self.devices for change in (*resets, *plan.changes_of("reset method")))
         )
 
-    def undone_by(self, plan: Plan) -> tuple[str, ...]:
-        return ()
-
 
 class RomIntent(Intent):
     """Enable one device's expansion ROM, read it, and disable it."""
@@ -134,9 +131,6 @@ class RomIntent(Intent):
 
     def permits(self, plan: Plan) -> bool:
         return all(change.kind == "rom" and change.subject in self.devices for change in plan.changes)
-
-    def undone_by(self, plan: Plan) -> tuple[str, ...]:
-        return ()
 
 
 def _title(verb: str, devices: tuple[PciAddress, ...], goal: str, options: tuple[tuple[str, bool], ...]) -> str:
