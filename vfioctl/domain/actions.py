@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from vfioctl.core.action import Action, Context
 from vfioctl.core.change import Step
+from vfioctl.domain.model.libvirt import place_of
 from vfioctl.domain.model.storage import Seed
 from vfioctl.domain.resources.definition import DEFINE, UNDEFINE
 from vfioctl.domain.resources.volumes import CREATE, DELETE, WRITE
@@ -21,15 +22,12 @@ class _Order(Action):
     parts: ClassVar[int] = 2
 
     def run(self, context: Context, step: Step) -> None:
-        uri, *names = self._names(step)
+        uri, *names = place_of(step.target, self.parts)
         context.kernel.tell_libvirt(uri, self.order, *self._arguments(names, step.value))
 
     def describe(self, step: Step) -> str:
-        uri, *names = self._names(step)
+        uri, *names = place_of(step.target, self.parts)
         return f"{self.words.format(*names)} at {uri}"
-
-    def _names(self, step: Step) -> Sequence[str]:
-        return step.target.split(" ", self.parts)
 
     def _arguments(self, names: Sequence[str], value: str) -> Sequence[str]:
         return names

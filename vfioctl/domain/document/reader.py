@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 from xml.etree.ElementTree import Element
 
 from vfioctl.claims.model.passthrough_devices import devices_of
+from vfioctl.domain.document.controllers import PciController
 from vfioctl.domain.document.values import (
     GuestAddress,
     address_of,
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 MOST = 8192
 """Elements of one kind that are looked at, which is more than QEMU can have of any."""
-EXPANDERS = ("pci-expander-bus", "pcie-expander-bus")
 _X86, _ARM = ("x86_64", "i686"), ("aarch64", "armv7l", "armv6l")
+_PASSED_THROUGH = (("hostdev", "pci"), ("interface", "hostdev"))
 _LEVELS = 32
 """More than a guest can have: a document with cycles has no end."""
 
@@ -50,31 +50,6 @@ class Cell(NamedTuple):
     id: int | None
     cpus: frozenset[int] | None
     memory: int | None
-
-
-@dataclass(frozen=True)
-class PciController:
-    """A PCI controller. `index`: None if libvirt chooses it. `address`: where it is plugged in, likewise."""
-
-    element: Element
-    index: int | None
-    model: str
-    address: GuestAddress | None
-
-    @property
-    def is_expander(self) -> bool:
-        return self.model in EXPANDERS
-
-    @property
-    def bus_number(self) -> int | None:
-        """Of an expander bus in the guest; None if libvirt chooses it."""
-        target = self.element.find("target")
-        return None if target is None else number(target.get("busNr"))
-
-    @property
-    def cell(self) -> int | None:
-        """The NUMA cell that the guest sees for the devices below an expander bus."""
-        return number(text_in(self.element.find("target/node")))
 
 
 def read_domain(text: str | bytes) -> Domain:
@@ -261,11 +236,8 @@ class Domain:
     @cached_property
     def hostdevs(self) -> tuple[Element, ...]:
         """Host devices of the mode subsystem, which is the default."""
-        return tuple(
-            device
-            for device in self.devices
-            if device.tag == "hostdev" and device.get("mode", "subsystem") == "subsystem"
-        )
+        hostdevs = (device for device in self.devices if device.tag == "hostdev")
+        return tuple(hostdev for hostdev in hostdevs if hostdev.get("mode", "subsystem") == "subsystem")
 
     def hostdevs_of(self, kind: str) -> tuple[Element, ...]:
         return tuple(hostdev for hostdev in self.hostdevs if hostdev.get("type") == kind)
@@ -273,12 +245,7 @@ class Domain:
     @cached_property
     def passed_through(self) -> tuple[Element, ...]:
         """What gives a PCI function to the guest: hostdevs, and network interfaces of that type."""
-        return tuple(
-            device
-            for device in self.devices
-            if device.get("type") == ("pci" if device.tag == "hostdev" else "hostdev")
-            and device.tag in ("hostdev", "interface")
-        )
+        return tuple(device for device in self.devices if (device.tag, device.get("type")) in _PASSED_THROUGH)
 
     @cached_property
     def placed(self) -> tuple[tuple[Element, GuestAddress], ...]:

@@ -77,9 +77,8 @@ class DefineIntent(_Intent):
     def _volumes(self) -> list[Key]:
         if self.storage is None:
             return []
-        place = f"{self.uri} {self.storage.pool}"
-        images = [(IMAGE, f"{place} {image.name}") for image in self.storage.images]
-        return [*images, (SEED, f"{place} {self.storage.seed_name}")]
+        names = [*((IMAGE, image.name) for image in self.storage.images), (SEED, self.storage.seed_name)]
+        return [(kind, f"{self.uri} {self.storage.pool} {name}") for kind, name in names]
 
     def undone_by(self, plan: Plan) -> tuple[str, ...]:
         made = [change.name.split(" ")[1:] for change in plan.changes if change.kind in (IMAGE, SEED)]

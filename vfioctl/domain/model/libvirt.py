@@ -27,6 +27,12 @@ def checked_uri(text: str) -> str:
     return text
 
 
+def place_of(name: str, parts: int) -> tuple[str, ...]:
+    """Return the URI in a change's name, and the parts after it; the last may have spaces. Empty for those it lacks."""
+    words = name.split(" ", parts)
+    return (*words, *[""] * (parts + 1 - len(words)))
+
+
 def known_as(uri: str) -> str:
     """Return the URI under which claims know a libvirt: the one in URI may be written in several ways."""
     scheme, _, place = uri.partition("://")

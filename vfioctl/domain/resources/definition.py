@@ -7,13 +7,12 @@ from typing import ClassVar
 
 from vfioctl.console.words import counted
 from vfioctl.core.change import Change, Phase, Step
-from vfioctl.core.resource import Description, FileResource, Found
+from vfioctl.core.resource import Description, Found
 from vfioctl.domain.document.differences import is_definition_of, is_made_from, lost
 from vfioctl.domain.document.reader import read_domain
 from vfioctl.domain.model.definition import DEFINITION, checked_name, resource_name, subject_of
-from vfioctl.domain.model.libvirt import checked_uri
+from vfioctl.domain.resources.libvirt import LibvirtResource
 from vfioctl.errors import BadDocument, BadSpec, some_of
-from vfioctl.kernel.protocol import Reader
 from vfioctl.units import format_size
 
 DEFINE, UNDEFINE = "define domain", "undefine domain"
@@ -21,7 +20,7 @@ DEFINE, UNDEFINE = "define domain", "undefine domain"
 _DIGITS = 8
 
 
-class DomainDefinition(FileResource):
+class DomainDefinition(LibvirtResource):
     """The name is the URI of the libvirt and the domain's name: `qemu:///system web1`. See `definition`."""
 
     kind: ClassVar[str] = DEFINITION
@@ -29,23 +28,18 @@ class DomainDefinition(FileResource):
         "somebody else changes the domain: virsh, virt-manager? Or libvirt drops what its driver does not know, "
         "such as <qemu:commandline>"
     )
-    fixed_start: ClassVar[bool] = True
-    survives_reboot: ClassVar[bool] = True
-    created: ClassVar[bool] = True
-    shared_place: ClassVar[bool] = True
-    may_block: ClassVar[bool] = False
+    question: ClassVar[str] = "definition"
+    parts: ClassVar[int] = 1
 
     def validate(self, change: Change) -> None:
-        uri, name = place_of(change.name)
+        super().validate(change)
+        uri, name = self.place(change)
         try:
-            checked_uri(uri)
             checked_name(name)
         except BadSpec as error:
             raise ValueError(error.message) from None
         if change.subject != subject_of(name) or change.name != resource_name(uri, name):
             raise ValueError(f"not a domain's definition: {change.name[:80]!r}")
-        if change.during is not None:
-            raise ValueError("not the value of a domain: it has none while a change is under way")
         for text in filter(None, (change.before, change.after)):
             try:
                 document_name = read_domain(text).name
@@ -53,10 +47,6 @@ class DomainDefinition(FileResource):
                 raise ValueError(f"not the value of a domain: {error.message}") from None
             if document_name != name:
                 raise ValueError(f"not the document of {name[:60]!r}")
-
-    def read(self, reader: Reader, change: Change) -> str | None:
-        """Raises HostError if libvirt does not answer: what is there now is then unknown."""
-        return str(reader.ask_libvirt(place_of(change.name)[0], "definition", place_of(change.name)[1]))
 
     def steps(self, change: Change) -> Iterator[Step]:
         if change.before == change.after:
@@ -93,13 +83,7 @@ class DomainDefinition(FileResource):
         before, after = _words(change.before), _words(change.after)
         if before == after and (missing := lost(change.before, change.after)):
             before += f" without {some_of(missing)}"
-        return Description(f"domain {place_of(change.name)[1]}", before, after)
-
-
-def place_of(name: str) -> tuple[str, str]:
-    """Return the URI and the domain's name in a resource's name."""
-    uri, _, domain = name.partition(" ")
-    return uri, domain
+        return Description(f"domain {self.place(change)[1]}", before, after)
 
 
 def _words(text: str) -> str:

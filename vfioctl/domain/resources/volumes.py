@@ -9,12 +9,10 @@ from typing import ClassVar
 from pydantic import ValidationError
 
 from vfioctl.core.change import Change, Phase, Step
-from vfioctl.core.resource import Description, FileResource, Found
-from vfioctl.domain.model.libvirt import checked_uri
+from vfioctl.core.resource import Description, Found
 from vfioctl.domain.model.storage import IMAGE, SEED, Seed, volume_subject
-from vfioctl.errors import BadSpec
+from vfioctl.domain.resources.libvirt import LibvirtResource
 from vfioctl.kernel.libvirt.storage import INCOMPLETE, WRITTEN
-from vfioctl.kernel.protocol import Reader
 from vfioctl.units import format_size
 
 CREATE, WRITE, DELETE = "create disk image", "write seed", "delete volume"
@@ -24,37 +22,20 @@ _VALUE = re.compile(r"[0-9]{1,15}( on (qcow2|raw) /[^\0-\x1f]{1,1024})?", re.ASC
 _FOUND = re.compile(rf"[0-9a-f]{{64}}|{INCOMPLETE}", re.ASCII)
 
 
-class Volume(FileResource):
+class Volume(LibvirtResource):
     """The name is the URI of the libvirt, the pool and the volume: `qemu:///system default web1.qcow2`."""
 
     hint: ClassVar[str] = "somebody else changes the pool: virsh, virt-manager?"
-    fixed_start: ClassVar[bool] = True
-    survives_reboot: ClassVar[bool] = True
-    created: ClassVar[bool] = True
-    shared_place: ClassVar[bool] = True
-    may_block: ClassVar[bool] = False
-    question: ClassVar[str]
     create: ClassVar[str]
     """The action that creates it."""
 
     def validate(self, change: Change) -> None:
         """A plan file can name no place outside a pool, and change no volume that is there."""
-        uri, pool, volume = place_of(change.name)
-        try:
-            checked_uri(uri)
-        except BadSpec as error:
-            raise ValueError(error.message) from None
-        if change.name != f"{uri} {pool} {volume}" or not (_NAME.fullmatch(pool) and _NAME.fullmatch(volume)):
+        super().validate(change)
+        uri, pool, volume = self.place(change)
+        are_names = _NAME.fullmatch(pool) and _NAME.fullmatch(volume)
+        if not are_names or change.name != f"{uri} {pool} {volume}" or change.subject != volume_subject(volume):
             raise ValueError(f"not a volume: {change.name[:80]!r}")
-        if change.subject != volume_subject(volume):
-            raise ValueError(f"not a volume: {change.name[:80]!r}")
-        if change.during is not None:
-            raise ValueError(f"not the value of a {self.kind}: it has none while a change is under way")
-
-    def read(self, reader: Reader, change: Change) -> str | None:
-        """Raises HostError if libvirt does not answer: what is there now is then unknown."""
-        uri, pool, volume = place_of(change.name)
-        return str(reader.ask_libvirt(uri, self.question, pool, volume))
 
     def steps(self, change: Change) -> Iterator[Step]:
         if change.before and not self._is(change, change.before):
@@ -84,13 +65,6 @@ class Volume(FileResource):
         return self._is(change, now)
 
 
-def place_of(name: str) -> tuple[str, str, str]:
-    """Return the URI, the pool and the volume in a resource's name."""
-    uri, _, place = name.partition(" ")
-    pool, _, volume = place.partition(" ")
-    return uri, pool, volume
-
-
 class DiskImage(Volume):
     """The value is in words, such as `42949672960 on qcow2 /images/debian.qcow2`; size 0: that of the base."""
 
@@ -115,7 +89,7 @@ class DiskImage(Volume):
         return self._is(change, now) and not now.endswith(WRITTEN)
 
     def describe(self, change: Change) -> Description:
-        _, pool, volume = place_of(change.name)
+        _, pool, volume = self.place(change)
         return Description(f"disk image {pool}/{volume}", words_of(change.before), words_of(change.after))
 
 
@@ -162,7 +136,7 @@ class SeedVolume(Volume):
         return self._is(change, now) or change.key in found.written
 
     def describe(self, change: Change) -> Description:
-        _, pool, volume = place_of(change.name)
+        _, pool, volume = self.place(change)
         after = f"from {_seed(change).user_data}" if change.after else "none"
         before = "incomplete" if change.before == INCOMPLETE else "there" if change.before else "none"
         return Description(f"cloud-init seed {pool}/{volume}", before, after)

@@ -14,7 +14,8 @@ from vfioctl.domain.run.verify.subject import Subject
 from vfioctl.inventory.model.values import any_number
 
 if TYPE_CHECKING:
-    from vfioctl.domain.document.reader import Domain, PciController
+    from vfioctl.domain.document.controllers import PciController
+    from vfioctl.domain.document.reader import Domain
     from vfioctl.domain.document.values import GuestAddress
 
 _MOST_LEVELS = 8
