@@ -168,15 +168,11 @@ class DomainBuilder:
         host = Host(capacity, processor, self._free_memory(spec, capacity, others), others)
         layout = lay_out(spec, devices, placement.cpus, host, placement.why, read_topology(template), nccl=nccl)
         document = composed(template, spec, layout, edits=edits)
-        images = () if edits else self._not_compared(document, others)
-        notes = (*_without_effect(unused), *reported(document, layout, withheld, self._kinds(layout)), *images)
+        images = NOBODY.images if edits else others.images
+        unread = refuse_shared_images(self._session.kernel, Domain(document), images)
+        notes = (*_without_effect(unused), *reported(document, layout, withheld, self._kinds(layout), unread))
         layout = layout._replace(choices=(*layout.choices, *weaker, *notes))
         return Built(spec, layout, document, capacity.inventory, processor)
-
-    def _not_compared(self, document: Document, others: Others) -> tuple[Choice, ...]:
-        """Refuse images of other domains. Return a choice for each image of which no base is known."""
-        unread = refuse_shared_images(self._session.kernel, Domain(document), others.images)
-        return tuple(Choice("disk image", name, "its base is not known", weaker=text) for name, text in unread.items())
 
     def _kinds(self, layout: Layout) -> Mapping[str, Sequence[int]]:
         return read_core_kinds(self._session.kernel, layout.pins.values())

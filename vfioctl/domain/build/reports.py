@@ -18,14 +18,23 @@ if TYPE_CHECKING:
 
 
 def reported(
-    document: Document, layout: Layout, withheld: Sequence[str], kinds: Mapping[str, Sequence[int]]
+    document: Document,
+    layout: Layout,
+    withheld: Sequence[str],
+    kinds: Mapping[str, Sequence[int]],
+    unread: Mapping[str, str],
 ) -> Iterator[Choice]:
-    """Yield a choice for each. `withheld`: devices that the guest does not see. `kinds`: the CPUs by kind of core."""
+    """Yield a choice for each.
+
+    `withheld`: devices that the guest does not see. `kinds`: the CPUs by kind of core. `unread`: disk images without a
+    known base, each with the reason.
+    """
     yield from _withheld(withheld)
     yield from _ballooned(document) if layout.expanders else ()
     yield from _without_display(document.root)
     yield from _beyond_bios(document.root, layout)
     yield from _mixed(kinds)
+    yield from (Choice("disk image", name, "its base is not known", weaker=why) for name, why in unread.items())
 
 
 def _withheld(devices: Sequence[str]) -> Iterator[Choice]:
