@@ -50,9 +50,9 @@ class PublishedLedger:
             return
         if is_empty:  # it is new; or it was emptied, which only this document shows
             return
-        from vfioctl.core.publishing import Publisher
+        from vfioctl.core.publishing import publish
 
-        Publisher(store(), self._file, records, self._read_boot_id).publish()
+        publish(store(), self._file, records, self._read_boot_id)
 
     @property
     def is_newer(self) -> bool:

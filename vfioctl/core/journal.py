@@ -77,7 +77,9 @@ class Journal:
             db.execute("UPDATE journal SET state = ?, ended = ?, why = ? WHERE id = ?", (state, now, why, number))
             if state != JournalState.STUCK:
                 db.execute("DELETE FROM under_change WHERE journal = ?", (number,))
-                plan = plan or self._plan_of(db, number)
+                if plan is None:
+                    (text,) = db.execute("SELECT plan FROM journal WHERE id = ?", (number,)).fetchone()
+                    plan = plan_in(self._registry, number, text)
                 for records in self._registry.records:
                     records.end(db, number, plan, state, boot_id=boot_id, now=now)
         self._publish()
@@ -128,10 +130,6 @@ class Journal:
             )
             db.execute("DELETE FROM mark WHERE boot_id != ?", (boot_id,))
         self._publish()
-
-    def _plan_of(self, db: sqlite3.Connection, entry: int) -> Plan:
-        (text,) = db.execute("SELECT plan FROM journal WHERE id = ?", (entry,)).fetchone()
-        return plan_in(self._registry, entry, text)
 
     def _entries(self, rows: sqlite3.Cursor) -> tuple[JournalEntry, ...]:
         return tuple(map(self._entry, rows.fetchall()))  # parsing plans is no part of the time that SQLite may take

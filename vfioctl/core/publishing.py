@@ -21,43 +21,37 @@ Record = Callable[[Connection, str], object]
 _LOCK_SECONDS = 2.0
 
 
-class Publisher:
-    """Publishes one ledger. `records`: each subsystem's part, by the subsystem's name."""
+def publish(store: Store, file: Path, records: Mapping[str, Record], boot_id: Callable[[], str]) -> None:
+    """Write the document if it is not what the ledger says. `records`: each subsystem's part, by the subsystem's name.
 
-    def __init__(self, store: Store, file: Path, records: Mapping[str, Record], boot_id: Callable[[], str]) -> None:
-        self._store, self._file, self._records, self._boot_id = store, file, records, boot_id
+    If that fails, no document is left rather than an old one: the change that it is about goes on all the same.
+    """
+    try:
+        with (
+            opened_directory(str(file.parent), make=PUBLIC_DIRECTORY) as directory,
+            # of two processes, the one that reads the ledger last writes last
+            held(file.with_name(f".{file.name}.lock"), wait=_LOCK_SECONDS),
+        ):
+            text = _published(store, records, boot_id()).text().encode()
+            if _is(file, text):
+                os.utime(file.name, dir_fd=directory)
+            else:
+                write_into(directory, file.name, text, mode=PUBLIC_FILE)
+    except (VfioctlError, OSError):
+        with suppress(OSError):
+            file.unlink()
 
-    def publish(self) -> None:
-        """Write the document if it is not what the ledger says.
 
-        If that fails, no document is left rather than an old one: the change that it is about goes on all the same.
-        """
-        try:
-            with (
-                opened_directory(str(self._file.parent), make=PUBLIC_DIRECTORY) as directory,
-                # of two processes, the one that reads the ledger last writes last
-                held(self._file.with_name(f".{self._file.name}.lock"), wait=_LOCK_SECONDS),
-            ):
-                text = self._now().text().encode()
-                if self._is(text):
-                    os.utime(self._file.name, dir_fd=directory)
-                else:
-                    write_into(directory, self._file.name, text, mode=PUBLIC_FILE)
-        except (VfioctlError, OSError):
-            with suppress(OSError):
-                self._file.unlink()
+def _is(file: Path, text: bytes) -> bool:
+    try:
+        return read_published(str(file), MOST_BYTES) == text
+    except OSError:
+        return False
 
-    def _is(self, text: bytes) -> bool:
-        try:
-            return read_published(str(self._file), MOST_BYTES) == text
-        except OSError:
-            return False
 
-    def _now(self) -> Published:
-        boot_id = self._boot_id()
+def _published(store: Store, records: Mapping[str, Record], boot_id: str) -> Published:
+    def ask(db: Connection) -> Published:
+        own = {name: record(db, boot_id) for name, record in records.items()}
+        return Published(boot_id, marks_in(db, boot_id), unfinished_in(db), own)
 
-        def ask(db: Connection) -> Published:
-            records = {name: record(db, boot_id) for name, record in self._records.items()}
-            return Published(boot_id, marks_in(db, boot_id), unfinished_in(db), records)
-
-        return self._store.read(ask, Published(boot_id))
+    return store.read(ask, Published(boot_id))

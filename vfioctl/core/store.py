@@ -161,7 +161,8 @@ class Store:
             version = self._version_and_tables(connection)
             for migration in self._migrations:
                 if migration.version > version:
-                    _migrate(connection, migration)
+                    for statement in filter(str.strip, migration.script.split(";")):
+                        connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {self.version}")
             connection.execute("COMMIT")
         except BaseException:
@@ -245,11 +246,6 @@ def _begin(connection: sqlite3.Connection, file: Path) -> None:
         if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
             raise
         raise Busy(f"other processes write to the ledger {file} all the time", hint="try again later") from None
-
-
-def _migrate(connection: sqlite3.Connection, migration: Migration) -> None:
-    for statement in filter(str.strip, migration.script.split(";")):
-        connection.execute(statement)
 
 
 def _answer(ask: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:

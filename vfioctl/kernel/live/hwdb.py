@@ -16,11 +16,7 @@ Names = Callable[[str], Mapping[str, str]]
 
 def hardware_database() -> Names:
     """Looks up a modalias: ID_VENDOR_FROM_DATABASE, ID_MODEL_FROM_DATABASE, ID_PCI_*_FROM_DATABASE."""
-    return _udev() or _pci_ids() or _no_names
-
-
-def _no_names(_modalias: str) -> Mapping[str, str]:
-    return {}
+    return _udev() or _pci_ids() or (lambda _modalias: {})
 
 
 def _udev() -> Names | None:

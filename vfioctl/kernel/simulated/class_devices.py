@@ -244,7 +244,7 @@ def reset_store(tree: Tree, path: str, value: str) -> None:
         raise Refusal(errnos.EINVAL)
     device = path.rpartition("/")[0]
     methods = tree.files.get(f"{device}/reset_method", "").split()
-    if path.endswith("/reset") and methods[:1] == ["bus"] and len(list(_bus(tree, device))) > 1:
+    if path.endswith("/reset") and methods[:1] == ["bus"] and len([*_children_of(tree, posixpath.dirname(device))]) > 1:
         raise Refusal(errnos.ENOTTY)  # pci_parent_bus_reset: siblings would be reset too
     for hit in (device,) if path.endswith("/reset") else tuple(_children_of(tree, device)):
         facts = tree.properties.setdefault(f"sim:{posixpath.basename(hit)}", {})
@@ -262,10 +262,6 @@ def reset_method_store(tree: Tree, path: str, value: str) -> None:
     if not set(wanted.split()) <= set(all_of_them.split()):
         raise Refusal(errnos.EINVAL)
     tree.put(path, wanted)
-
-
-def _bus(tree: Tree, device: str) -> Iterator[str]:
-    return _children_of(tree, device.rpartition("/")[0])
 
 
 def _children_of(tree: Tree, bridge: str) -> Iterator[str]:

@@ -130,7 +130,8 @@ class Account:
     def _kept_stock(self, tree: Tree) -> dict[str, int]:
         """The whole stock, free or used; computed once from the recorded numbers, before anything changes them."""
         if "stock" not in self._facts:
-            left = {kind: _recorded(tree, self._card, kind) for kind in self._stated}
+            home = f"{self._card}/{TYPES}"
+            left = {kind: number_at(tree, f"{home}/{kind}/available_instances") for kind in self._stated}
             self._facts["stock"] = json.dumps(self._computed_stock(left), sort_keys=True)
         kept_stock: dict[str, int] = _noted(self._facts["stock"], int)
         return kept_stock
@@ -151,8 +152,9 @@ class Account:
         return stock
 
 
-def _recorded(tree: Tree, card: str, kind: str) -> int:
-    text = tree.files.get(f"{card}/{TYPES}/{kind}/available_instances", "0")
+def number_at(tree: Tree, path: str) -> int:
+    """The number in a file; 0 where there is none."""
+    text = tree.files.get(path, "0")
     return int(text) if text.isdecimal() else 0
 
 

@@ -16,6 +16,7 @@ from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_DEVICES
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated import class_devices, drivers, groups, vgpu_capacity
 from vfioctl.kernel.simulated.refusal import Refusal, WouldBlock, kstrtoul
+from vfioctl.kernel.simulated.vgpu_capacity import number_at
 from vfioctl.untrusted_text import parse_json
 
 NVIDIA = "nvidia"
@@ -40,9 +41,9 @@ def sriov_numvfs_store(tree: Tree, path: str, value: str) -> None:
         count = kstrtoul(value, bits=16)
     except Refusal:
         raise Refusal(errnos.EINVAL) from None  # sriov_numvfs_store returns EINVAL for every failure of kstrtou16
-    if count > _number(tree, f"{physical}/sriov_totalvfs"):
+    if count > number_at(tree, f"{physical}/sriov_totalvfs"):
         raise Refusal(errnos.ERANGE)
-    now = _number(tree, path)
+    now = number_at(tree, path)
     if count == now:
         return
     driver = groups.driver_of(tree, physical)
@@ -107,7 +108,7 @@ def remove_vfs_of(tree: Tree, device: str, driver: str) -> None:
 def sriov_manage(tree: Tree, address: str, *, on: bool) -> str:
     """NVIDIA's tool: turns all VFs on or off, each on the driver nvidia. Returns its output; it may do nothing."""
     physical = tree.resolve(f"{PCI_DEVICES}/{address}")
-    if groups.driver_of(tree, physical) != NVIDIA or not _number(tree, f"{physical}/sriov_totalvfs"):
+    if groups.driver_of(tree, physical) != NVIDIA or not number_at(tree, f"{physical}/sriov_totalvfs"):
         return f"Error: GPU {address} is not on the driver nvidia, or has no VFs"
     functions = vgpu_capacity.virtual_functions(tree, physical)
     if any(kind for function in functions for kind in vgpu_capacity.instances_of(tree, function)):
@@ -117,7 +118,7 @@ def sriov_manage(tree: Tree, address: str, *, on: bool) -> str:
     if not on:
         sriov_disable(tree, physical)
         return f"Disabling VFs on {address}"
-    for function in sriov_enable(tree, physical, _number(tree, f"{physical}/sriov_totalvfs")):
+    for function in sriov_enable(tree, physical, number_at(tree, f"{physical}/sriov_totalvfs")):
         if groups.driver_of(tree, function) is None:
             drivers.really_probe(tree, function, NVIDIA)
     return f"Enabling VFs on {address}"
@@ -179,7 +180,7 @@ def _resource(tree: Tree, physical: str, function: str) -> str:
     shares = []
     for line in lines[_VF_BARS : _VF_BARS + _BARS]:
         start, end, flags = (int(word, 16) for word in line.split())
-        size = (end - start + 1) // max(1, _number(tree, f"{physical}/sriov_totalvfs")) if end else 0
+        size = (end - start + 1) // max(1, number_at(tree, f"{physical}/sriov_totalvfs")) if end else 0
         at = start + number * size
         shares.append((at, at + size - 1, flags) if size else (0, 0, 0))
     rows = [*shares, *[(0, 0, 0)] * (len(lines) - len(shares))]
@@ -217,14 +218,9 @@ def _address(tree: Tree, physical: str, number: int) -> str:
 
 def _placing(tree: Tree, physical: str) -> tuple[int, int]:
     """Offset and stride; 1 and 1, the most common values, if they were not recorded."""
-    return _number(tree, f"{physical}/sriov_offset") or 1, _number(tree, f"{physical}/sriov_stride") or 1
+    return number_at(tree, f"{physical}/sriov_offset") or 1, number_at(tree, f"{physical}/sriov_stride") or 1
 
 
 def _routing_id(function: str) -> int:
     bus, device, number = re.split(r"[:.]", posixpath.basename(function))[1:]
     return int(bus, 16) << 8 | int(device, 16) << 3 | int(number)
-
-
-def _number(tree: Tree, path: str) -> int:
-    text = tree.files.get(path, "0")
-    return int(text) if text.isdecimal() else 0

@@ -44,10 +44,6 @@ class Answers:
         """Sends one result, which must be plain data. Raises OSError when the caller has closed the pipe."""
         send(self._fd, (VALUE, value))
 
-    def is_at(self, number: int) -> None:
-        """Publishes the index of the subject that is being read."""
-        self.page.at = number
-
 
 class _Worker(NamedTuple):
     job: int

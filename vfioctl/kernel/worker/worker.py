@@ -142,7 +142,7 @@ def send_results(
     """Sends the results of the subjects in batches; None for those in `lost`."""
     batch: list[object] = []
     for number, subject in enumerate(subjects):
-        answers.is_at(number)
+        answers.page.at = number
         batch.append(None if subject in lost else read_one(subject))
         if len(batch) == BATCH or number == len(subjects) - 1:
             answers.send(batch)
