@@ -8,8 +8,7 @@ import pytest
 
 from tests.contract.conftest import HostWithPair
 from vfioctl.errors import HostError, KernelRefused
-from vfioctl.kernel.files import only
-from vfioctl.kernel.protocol import DRIVERS_PROBE, PCI_DEVICES, PCI_DRIVERS
+from vfioctl.kernel.protocol import DRIVERS_PROBE, PCI_DEVICES, PCI_DRIVERS, FileReader
 
 
 def refusal(machine: HostWithPair, path: str, value: str) -> int:
@@ -134,7 +133,7 @@ class TestEntries:
         home, wanted = f"{PCI_DEVICES}/{machine.gpu}", {"class", "modalias", "nothing", "subsystem"}
         names = ("driver", "iommu_group", "physfn", "power", "class")
         found = machine.kernel.entries(home, wanted, names)
-        assert found == only(machine.kernel.directory(home, wanted), wanted, names)
+        assert found == FileReader.entries(machine.kernel, home, wanted, names)
         assert found.names >= {"class", "modalias", "subsystem", "driver", "iommu_group"}
         assert found.texts.keys() == {"class", "modalias"}
         assert found.links.keys() == {"driver", "iommu_group"}

@@ -127,12 +127,6 @@ def read_entries(fd: int, wanted: Collection[str], links: Collection[str]) -> Di
     return Directory(frozenset(names), texts, targets, refused)
 
 
-def only(directory: Directory, wanted: Collection[str], links: Collection[str]) -> Directory:
-    """What `FileReader.entries` returns, of a directory that was listed."""
-    targets = {name: directory.links[name] for name in links if name in directory.links}
-    return Directory(directory.names & {*wanted, *links}, directory.texts, targets, directory.refused)
-
-
 def read_texts_below(fd: int, read: Callable[[str, int], str]) -> Directory:
     """A text of each directory in a directory. `read`: reads it, by the name and the descriptor of where that is."""
     texts, refused, names = {}, {}, os.listdir(fd)

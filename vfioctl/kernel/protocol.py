@@ -6,6 +6,7 @@ with the errno that Linux returns.
 
 from __future__ import annotations
 
+import errno as errnos
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -13,6 +14,7 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from vfioctl.errors import HostError, KernelRefused
 from vfioctl.kernel.open_nodes import Opened
 
 PCI_DEVICES = "/sys/bus/pci/devices"
@@ -103,6 +105,9 @@ class FileReader(Protocol):
 
     def entries(self, path: str, wanted: Collection[str], links: Collection[str]) -> Directory:
         """As `directory`, without listing it, which takes long: `names` has what there is of these."""
+        listed = self.directory(path, wanted, tuple(links))
+        targets = {name: listed.links[name] for name in links if name in listed.links}
+        return Directory(listed.names & {*wanted, *links}, listed.texts, targets, listed.refused)
 
     def texts_below(self, path: str, name: str) -> Directory:
         """Reads the file `name` in each subdirectory. `texts` and `refused` are by name of the subdirectory."""
@@ -216,10 +221,11 @@ class Reader(FileReader, Isolation, Processes, Domains, Protocol):
 
     def viable(self, group: int) -> bool:
         """Whether the group is viable for a guest now (VFIO_GROUP_GET_STATUS). Raises KernelRefused."""
+        raise KernelRefused(f"/dev/vfio/{group}", errnos.EROFS)
 
 
 class Kernel(Reader, Protocol):
-    """All methods that read and change a host."""
+    """All methods that read and change a host. Unless a host has its own, they refuse every change."""
 
     @property
     def read_only(self) -> str:
@@ -227,42 +233,56 @@ class Kernel(Reader, Protocol):
 
     def writable(self, path: str) -> bool:
         """Whether this process may write the file."""
+        return False
 
     def write(self, path: str, value: str) -> None:
         """Writes the value with one write(2). Raises KernelRefused; Stuck when the write did not return in time."""
+        raise KernelRefused(path, errnos.EROFS, value)
 
     def write_ended(self, ticket: str) -> str | None:
         """The result of an abandoned write (`ticket`: `Stuck.facts["ticket"]`); None while it has not returned.
 
         `returned`, the name of an errno, or `unknown` when its process ended without recording a result.
         """
+        return "unknown"
 
     def persist(self, address: str, *, on: bool) -> None:
         """Sets the persistence mode of one NVIDIA GPU through NVML. Raises HostError, Stuck."""
+        raise _unchanged(self, f"the persistence mode of {address} cannot be set")
 
     def set_unit(self, name: str, *, active: bool) -> None:
         """Starts a systemd unit (after reset-failed) or stops it. Raises HostError, Stuck."""
+        raise _unchanged(self, f"{name} cannot be {'started' if active else 'stopped'}")
 
     def manage_vfs(self, address: str, *, on: bool) -> str:
         """Turns all VFs of a GPU on or off with NVIDIA's sriov-manage. Returns its output; count the VFs afterwards.
 
         Raises HostError when it is not installed, Stuck.
         """
+        raise _unchanged(self, f"the VFs of {address} cannot be turned {'on' if on else 'off'}")
 
     def replace_file(self, path: str, text: str | None) -> None:
         """Replaces a file, and creates its directories; removes the file for None. Raises HostError."""
+        raise _unchanged(self, f"{path} cannot be {'removed' if text is None else 'written'}")
 
     def tell_libvirt(self, uri: str, order: str, *words: str) -> None:
         """Gives libvirt one of the orders of `vfioctl.kernel.libvirt`.
 
         Raises what `libvirt.value_of` raises; Stuck when it did not return in time.
         """
+        raise _unchanged(self, "libvirt's domains cannot be changed")
 
     def load(self, module: str) -> None:
         """Loads a module with its dependencies. Raises HostError."""
+        raise _unchanged(self, f"cannot load {module}")
 
     def rom(self, address: str) -> bytes:
         """The content of the expansion ROM, which writes enable for the read. Raises KernelRefused, Stuck."""
 
     def exclusive(self, lock: Path, *, wait: float) -> AbstractContextManager[None]:
         """Holds the host's exclusive lock. Raises Busy when another process holds it for `wait` seconds."""
+        raise _unchanged(self, "it cannot be locked")
+
+
+def _unchanged(kernel: Kernel, what: str) -> HostError:
+    return HostError(f"{what}: {kernel.read_only}", hint="use --simulate to try changes")

@@ -28,8 +28,10 @@ from vfioctl.kernel.protocol import (
     Descendant,
     Directory,
     DiskImage,
+    FileReader,
     NvmlAnswer,
     Prefixes,
+    Reader,
     Unanswered,
 )
 
@@ -97,8 +99,7 @@ class Captured(Live):
         """A link's target as on the captured host: some tools write the path of the directory into absolute links."""
         return target.removeprefix(self._path.rstrip("/")) if target.startswith(f"{self._path}/") else target
 
-    def entries(self, path: str, wanted: Collection[str], links: Collection[str]) -> Directory:
-        return files.only(self.directory(path, wanted, tuple(links)), wanted, links)
+    entries = FileReader.entries
 
     def texts_below(self, path: str, name: str) -> Directory:
         with self._directory(path) as fd:
@@ -138,8 +139,7 @@ class Captured(Live):
     def unit_states(self, names: Sequence[str]) -> Mapping[str, str]:
         return {}
 
-    def viable(self, group: int) -> bool:
-        raise KernelRefused(f"/dev/vfio/{group}", errnos.EROFS)
+    viable = Reader.viable
 
     def nvml(self, gpus: Sequence[str], *, types: bool = False, links: bool = False) -> Callable[[], NvmlAnswer]:
         return lambda: Unanswered("a captured directory has no NVML")

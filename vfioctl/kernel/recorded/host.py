@@ -5,12 +5,10 @@ from __future__ import annotations
 import errno as errnos
 import marshal
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from vfioctl.errors import BadDocument, HostError, KernelRefused
-from vfioctl.kernel.files import only
+from vfioctl.errors import BadDocument, KernelRefused
 from vfioctl.kernel.open_nodes import BELIEVED_USERS, Opened
 from vfioctl.kernel.protocol import (
     EVERY_LINK,
@@ -19,6 +17,7 @@ from vfioctl.kernel.protocol import (
     Descendant,
     Directory,
     DiskImage,
+    Kernel,
     NvmlAnswer,
     Prefixes,
     Unanswered,
@@ -47,7 +46,7 @@ def read_tree(file: Path) -> Tree:
     return tree
 
 
-class Recorded:
+class Recorded(Kernel):
     """Implements the kernel protocol on a tree. Nothing blocks, and nothing can be written."""
 
     def __init__(self, tree: Tree, description: str) -> None:
@@ -100,9 +99,6 @@ class Recorded:
         except KernelRefused:
             return DiskImage(path)
 
-    def writable(self, path: str) -> bool:
-        return False
-
     def directory(self, path: str, wanted: Collection[str], links: Prefixes = EVERY_LINK) -> Directory:
         names = self.children(path)
         resolved = self.tree.resolve(path)
@@ -116,9 +112,6 @@ class Recorded:
                     refused[name] = error.symbol
         chosen = {name: target for name, target in targets.items() if name.startswith(links)}
         return Directory(frozenset(names), texts, chosen, refused)
-
-    def entries(self, path: str, wanted: Collection[str], links: Collection[str]) -> Directory:
-        return only(self.directory(path, wanted, tuple(links)), wanted, links)
 
     def texts_below(self, path: str, name: str) -> Directory:
         names, texts, refused = self.children(path), {}, {}
@@ -210,38 +203,6 @@ class Recorded:
         from vfioctl.kernel.libvirt.domains import asked_here
 
         return asked_here(uri, question, *words)
-
-    def tell_libvirt(self, uri: str, order: str, *words: str) -> None:
-        raise HostError(f"libvirt's domains cannot be changed: {self.read_only}", hint="use --simulate to try changes")
-
-    # -- changing ----------------------------------------------------------------------------------
-
-    def write(self, path: str, value: str) -> None:
-        raise KernelRefused(path, errnos.EROFS, value)
-
-    def load(self, module: str) -> None:
-        raise HostError(f"cannot load {module}: a recorded host is read-only", hint="use --simulate to try changes")
-
-    def persist(self, address: str, *, on: bool) -> None:
-        raise HostError(f"the persistence mode of {address} cannot be set: a recorded host is read-only")
-
-    def set_unit(self, name: str, *, active: bool) -> None:
-        raise HostError(f"{name} cannot be {'started' if active else 'stopped'}: a recorded host is read-only")
-
-    def replace_file(self, path: str, text: str | None) -> None:
-        raise HostError(f"{path} cannot be {'removed' if text is None else 'written'}: {self.read_only}")
-
-    def manage_vfs(self, address: str, *, on: bool) -> str:
-        raise HostError(f"the VFs of {address} cannot be turned {'on' if on else 'off'}: {self.read_only}")
-
-    def write_ended(self, ticket: str) -> str | None:
-        return "unknown"
-
-    def viable(self, group: int) -> bool:
-        raise KernelRefused(f"/dev/vfio/{group}", errnos.EROFS)
-
-    def exclusive(self, lock: Path, *, wait: float) -> AbstractContextManager[None]:
-        raise HostError("a recorded host is read-only", hint="use --simulate to try changes")
 
 
 def read_with(
