@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from vfioctl.errors import BadSpec
 from vfioctl.kernel.open_nodes import BELIEVED_USERS
+from vfioctl.kernel.timeouts import STEPS as TIMEOUTS
 from vfioctl.kernel.timeouts import Timeouts
 from vfioctl.kernel.untrusted_files import read_file
 from vfioctl.subsystems import SUBSYSTEMS
@@ -36,30 +37,12 @@ _TABLE, _HOLDERS, _BELIEVED = "timeouts", "holders", "believed_users"
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,255}\$?", re.ASCII)
 _LONGEST = 3600.0
 _LARGEST = 1 << 20
-_STEPS = {
-    "default",
-    "load",
-    "unit",
-    "libvirt",
-    "libvirt-start",
-    "bind",
-    "control",
-    "d3cold_allowed",
-    "driver_override",
-    "drivers_probe",
-    "reset",
-    "reset_method",
-    "reset_subordinate",
-    "unbind",
-    "unbindLock",
-    "create",
-    "current_vgpu_type",
-    "remove",
-    "sriov-manage",
-    "sriov_drivers_autoprobe",
-    "sriov_numvfs",
-    "vgpu_params",
+STEPS = frozenset(TIMEOUTS) | {
+    *("bind", "control", "d3cold_allowed", "driver_override", "drivers_probe"),
+    *("reset", "reset_method", "reset_subordinate", "unbind", "unbindLock"),
+    *("create", "current_vgpu_type", "remove", "sriov_drivers_autoprobe", "sriov_numvfs", "vgpu_params"),
 }
+"""The steps that have a timeout: files by their names, and those of `vfioctl.kernel.timeouts`."""
 
 
 class ConfigFile(NamedTuple):
@@ -94,10 +77,19 @@ class Config(NamedTuple):
 def read_config(file: Path | None = None) -> Config:
     """All settings in the file; the defaults where there is no file, or with a problem if it cannot be used."""
     try:
-        found = read_file_of(file)
-        return Config(timeouts=_timeouts(found), believed_users=_believed(found), file=found)
+        return config_of(read_file_of(file))
     except BadSpec as error:
         return Config(problem=error)
+
+
+def config_of(file: ConfigFile) -> Config:
+    """The settings in a file that was read."""
+    if problem := next(wrong_in(file), None):
+        return Config(problem=problem)
+    steps = {name: _seconds(duration) for name, duration in table_of(file, _TABLE).items()}
+    default, load = steps.pop("default", Timeouts().default), steps.pop("load", Timeouts().load)
+    users = tuple(table_of(file, _HOLDERS).get(_BELIEVED, BELIEVED_USERS))
+    return Config(timeouts=Timeouts(default, load, steps), believed_users=users, file=file)
 
 
 def named_config() -> Config:
@@ -105,33 +97,8 @@ def named_config() -> Config:
     return read_config() if os.environ.get("VFIOCTL_CONFIG") else Config(file=ConfigFile())
 
 
-def read_timeouts(file: Path | None = None) -> Timeouts:
-    """The timeouts in the file; the defaults where there is no file. Raises BadSpec."""
-    return _timeouts(read_file_of(file))
-
-
 def read_file_of(file: Path | None = None) -> ConfigFile:
-    """The file, which has no table that nobody knows; empty where there is none. Raises BadSpec."""
-    file_read = _read(file)
-    names = (_TABLE, _HOLDERS, *subsystem_tables())
-    if unknown := sorted(set(file_read.tables).difference(names)):
-        error = file_read.wrong(unknown[:1], "is not known")
-        where = error.message.removesuffix(f": {unknown[0]} is not known")
-        tables = [f"[{name}]" for name in names]
-        raise BadSpec(
-            f"{where} has unknown settings: {', '.join(unknown)}",
-            hint=f"the tables are {', '.join(tables[:-1])} and {tables[-1]}",
-            facts=error.facts,
-        )
-    return file_read
-
-
-def subsystem_tables() -> Mapping[str, str]:
-    """The tables of subsystems, each with the location of its model."""
-    return {row.name: row.settings for row in SUBSYSTEMS if row.settings}
-
-
-def _read(file: Path | None) -> ConfigFile:
+    """The file, with whatever tables it has; empty where there is none. Raises BadSpec if it cannot be read."""
     named = file or (Path(os.environ["VFIOCTL_CONFIG"]) if os.environ.get("VFIOCTL_CONFIG") else None)
     place = named or CONFIG
     # not Path.exists: it raises where an ordinary user may not enter the directory
@@ -144,6 +111,11 @@ def _read(file: Path | None) -> ConfigFile:
         raise BadSpec(f"{place} cannot be read: {error.strerror}") from None
     except ValueError as error:  # TOML and UTF-8 alike
         raise BadSpec(f"{place} is not TOML: {error}", facts=_position(place, str(error))) from None
+
+
+def subsystem_tables() -> Mapping[str, str]:
+    """The tables of subsystems, each with the location of its model."""
+    return {row.name: row.settings for row in SUBSYSTEMS if row.settings}
 
 
 def _position(place: Path, message: str) -> Mapping[str, object]:
@@ -182,35 +154,35 @@ def _depth(value: object, keys: Sequence[str | int]) -> int:
     return 0
 
 
-def _timeouts(file: ConfigFile) -> Timeouts:
-    table = file.tables.get(_TABLE, {})
-    if not isinstance(table, dict):
-        raise file.wrong([_TABLE], f"must be a table: [{_TABLE}]")
-    if unknown := sorted(set(table) - _STEPS):
-        names = ", ".join(sorted(_STEPS))
-        raise file.wrong([_TABLE, unknown[0]], "is no timeout", f"the timeouts are {names}")
-    known = {name: _seconds(file, name, value) for name, value in table.items()}
-    default = known.pop("default", Timeouts().default)
-    return Timeouts(default=default, load=known.pop("load", Timeouts().load), steps=known)
+def wrong_in(file: ConfigFile) -> Iterator[BadSpec]:
+    """Yield the errors of a file, but those of the tables of subsystems."""
+    names = (_TABLE, _HOLDERS, *subsystem_tables())
+    for name in sorted(set(file.tables).difference(names)):
+        yield file.wrong([name], "is no table", f"the tables are {', '.join(f'[{name}]' for name in names)}")
+    for name in (_TABLE, _HOLDERS):
+        if not isinstance(file.tables.get(name, {}), dict):
+            yield file.wrong([name], f"must be a table: [{name}]")
+    for name, duration in table_of(file, _TABLE).items():
+        if name not in (steps := ("default", "load", *sorted(STEPS))):
+            yield file.wrong([_TABLE, name], "is no timeout", f"the timeouts are {', '.join(steps)}")
+        elif not 0 < _seconds(duration) <= _LONGEST:
+            yield file.wrong([_TABLE, name], 'must be a duration with a unit, such as "30s", and at most "1h"')
+    for name, users in table_of(file, _HOLDERS).items():
+        if name != _BELIEVED:
+            yield file.wrong([_HOLDERS, name], "is not known", f"[{_HOLDERS}] has {_BELIEVED}")
+        elif not isinstance(users, list) or not all(isinstance(u, str) and _USER.fullmatch(u) for u in users):
+            yield file.wrong([_HOLDERS, name], "must be a list of users' names, or numbers as text")
 
 
-def _seconds(file: ConfigFile, name: str, value: object) -> float:
+def _seconds(duration: object) -> float:
+    """Return the seconds of a duration; 0 if it is none."""
     try:
-        seconds = parse_duration(value) if isinstance(value, str) else 0
+        return parse_duration(duration) if isinstance(duration, str) else 0
     except BadSpec:
-        seconds = 0
-    if not 0 < seconds <= _LONGEST:
-        raise file.wrong([_TABLE, name], 'must be a duration with a unit, such as "30s", and at most "1h"')
-    return seconds
+        return 0
 
 
-def _believed(file: ConfigFile) -> tuple[str, ...]:
-    table = file.tables.get(_HOLDERS, {})
-    if not isinstance(table, dict):
-        raise file.wrong([_HOLDERS], f"must be a table: [{_HOLDERS}]")
-    if unknown := sorted(set(table) - {_BELIEVED}):
-        raise file.wrong([_HOLDERS, unknown[0]], "is not known", f"[{_HOLDERS}] has {_BELIEVED}")
-    users = table.get(_BELIEVED, BELIEVED_USERS)
-    if not isinstance(users, list | tuple) or not all(isinstance(u, str) and _USER.fullmatch(u) for u in users):
-        raise file.wrong([_HOLDERS, _BELIEVED], "must be a list of users' names, or numbers as text")
-    return tuple(users)
+def table_of(file: ConfigFile, name: str) -> dict[str, Any]:
+    """Return a table of the file; an empty one if the file has none."""
+    table = file.tables.get(name, {})
+    return table if isinstance(table, dict) else {}

@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from vfioctl.config import Config, ConfigFile, named_config, read_config, read_file_of, subsystem_tables
+from vfioctl.config import (
+    STEPS,
+    Config,
+    ConfigFile,
+    config_of,
+    named_config,
+    subsystem_tables,
+    table_of,
+    wrong_in,
+)
 from vfioctl.core.limits import json_of, read_document
 from vfioctl.core.locations import import_object
 from vfioctl.errors import BadSpec
@@ -47,33 +56,43 @@ def wrong(file: ConfigFile, name: str, model: str) -> Sequence[BadSpec]:
     return ()
 
 
-def problems(file: ConfigFile | None = None) -> Iterator[BadSpec]:
-    """Yield all errors of the configuration: at most one of the file as a whole, then those of each table."""
-    if problem := read_config(file.place if file else None).problem:
-        yield problem
-        return
-    configuration = file or read_file_of()
+def problems(file: ConfigFile) -> Iterator[BadSpec]:
+    """Yield all errors of the configuration, in the order of its tables."""
+    yield from wrong_in(file)
     for name, model in subsystem_tables().items():
-        yield from wrong(configuration, name, model)
+        yield from wrong(file, name, model)
 
 
-def effective() -> Mapping[str, Mapping[str, object]]:
+def missing(file: ConfigFile, session: Any, subsystems: Iterable[Subsystem]) -> Iterator[BadSpec]:
+    """Yield an error for each setting that names what the host of the session does not have. Raises BadSpec."""
+    for row in subsystems:
+        if row.missing and row.name in file.tables:
+            for keys, words in import_object(row.missing)(session, validated(file, row.name, row.settings)):
+                yield file.wrong([row.name, *keys], words)
+
+
+def effective(file: ConfigFile) -> Mapping[str, Mapping[str, object]]:
     """Return the effective settings by table. Raises BadSpec."""
-    config = read_config()
+    config = config_of(file)
     if config.problem:
         raise config.problem
-    assert config.file is not None
     times = config.timeouts
+    timeouts = {"default": times.default, "load": times.load, **{name: times.of(name) for name in sorted(STEPS)}}
     tables: dict[str, Mapping[str, object]] = {
-        "timeouts": {
-            name: f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
-            for name, seconds in {"default": times.default, "load": times.load, **times.steps}.items()
-        },
+        "timeouts": {name: f"{seconds:.3f}".rstrip("0").rstrip(".") + "s" for name, seconds in timeouts.items()},
         "holders": {"believed_users": list(config.believed_users)},
     }
     for name, model in subsystem_tables().items():
-        tables[name] = json_of(validated(config.file, name, model))
+        tables[name] = json_of(validated(file, name, model))
     return tables
+
+
+def sources(file: ConfigFile, tables: Mapping[str, Mapping[str, object]]) -> Mapping[str, Mapping[str, str]]:
+    """Return `file` for the settings that the file has, and `default` for the others."""
+    return {
+        name: {key: "file" if key in table_of(file, name) else "default" for key in table}
+        for name, table in tables.items()
+    }
 
 
 def _error(file: ConfigFile, name: str, problem: Mapping[str, Any]) -> BadSpec:

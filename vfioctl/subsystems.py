@@ -34,6 +34,9 @@ class Subsystem(NamedTuple):
     """Location of a tuple of `vfioctl.core.store.Migration`."""
     settings: str = ""
     """Location of the pydantic model of its table in config.toml, which has the subsystem's name."""
+    missing: str = ""
+    """Location of a function (session, settings) that yields what the host does not have of its settings: the keys in
+    its table, and the words."""
     reservations: str = ""
     """Location of a function (session) that returns what is reserved, `vfioctl.core.reservations.Reservation`s."""
     follower: str = ""
@@ -91,6 +94,7 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
         parts="vfioctl.claims.parts:PARTS",
         migrations="vfioctl.claims.ledger.migrations:MIGRATIONS",
         settings="vfioctl.placement.model.settings:ClaimSettings",
+        missing="vfioctl.placement.api:missing",
         reservations="vfioctl.claims.ledger.ledger:reservations",
         published="vfioctl.claims.ledger.ledger:published",
     ),

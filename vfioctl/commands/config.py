@@ -3,7 +3,10 @@
 import json
 from collections.abc import Iterator, Mapping
 
-from vfioctl.config import ConfigFile, read_file_of
+import typer
+
+from vfioctl.config import read_file_of
+from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command, group_app
 from vfioctl.console.options import AsJson
 from vfioctl.console.output import emit, emit_json
@@ -31,24 +34,20 @@ def config() -> None:
   vfioctl config check
   vfioctl config check --json""",
 )
-def check(*, as_json: AsJson = False) -> None:
+def check(ctx: typer.Context, *, as_json: AsJson = False) -> None:
     """Check the configuration, and list all errors with their lines.
 
-    The exit code is 0 without errors or without a file, otherwise 2.
+    Devices and CPUs that the host does not have are errors, too. The exit code is 0 without errors or without a file,
+    otherwise 2.
     """
-    from vfioctl.settings import problems
-
-    wrong = list(problems())
+    wrong = _problems(ctx)
     if wrong:
         for problem in [] if as_json else wrong:
             emit(problem.message)
-        first = wrong[0]
-        place = first.facts.get("file", "the configuration")
-        if not as_json and not wrong[1:]:
-            raise BadSpec(f"{place} has an error", hint=first.hint)
         raise BadSpec(
-            f"{place} has {counted(len(wrong), 'error')}",
-            hint=first.hint,
+            f"{wrong[0].facts.get('file', 'the configuration')} has "
+            f"{'an error' if len(wrong) == 1 else counted(len(wrong), 'error')}",
+            hint=wrong[0].hint,
             facts={"problems": [{"message": problem.message, **problem.facts} for problem in wrong]},
         )
     file = read_file_of()
@@ -58,6 +57,19 @@ def check(*, as_json: AsJson = False) -> None:
         emit(f"{file.place} is in order." if file.exists else f"There is no {file.place}: the defaults are used.")
 
 
+def _problems(ctx: typer.Context) -> list[BadSpec]:
+    """Return the errors of the file, by line; if it has none, what the host does not have of it."""
+    from vfioctl.settings import missing, problems
+
+    try:
+        file = read_file_of()
+    except BadSpec as error:
+        return [error]
+    session = opened(ctx)
+    wrong = list(problems(file)) or list(missing(file, session, session.subsystems))
+    return sorted(wrong, key=lambda problem: int(str(problem.facts["line"] or 0)))
+
+
 @app.command(
     cls=Command,
     epilog="""[bold]Examples[/]
@@ -65,34 +77,34 @@ def check(*, as_json: AsJson = False) -> None:
   vfioctl config show --json""",
 )
 def show(*, as_json: AsJson = False) -> None:
-    """Show the effective settings in the format of the file.
+    """Show the effective settings of all tables in the format of the file.
 
-    Settings that the file does not have are shown with their defaults.
+    Settings that the file does not have are shown with their defaults, and marked.
     """
-    from vfioctl.settings import effective
+    from vfioctl.settings import effective, sources
 
-    tables, file = effective(), read_file_of()
+    file = read_file_of()
+    tables = effective(file)
     if as_json:
-        emit_json({"file": str(file.place), "exists": file.exists, **tables})
+        emit_json({"file": str(file.place), "exists": file.exists, **tables, "sources": sources(file, tables)})
         return
-    for line in _lines(file, tables):
-        emit(line)
+    emit(f"# {file.place}" if file.exists else f"# there is no {file.place}")
+    for name, source in sources(file, tables).items():
+        for line in _lines(name, tables[name], source):
+            emit(line)
 
 
-def _lines(file: ConfigFile, tables: Mapping[str, Mapping[str, object]]) -> Iterator[str]:
-    yield f"# {file.place}" if file.exists else f"# there is no {file.place}"
-    for name, table in tables.items():
-        yield ""
-        yield f"[{name}]"
-        given = file.tables.get(name, {})
-        plain = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
-        for key, value in plain.items():
-            note = "" if isinstance(given, Mapping) and key in given else "  # default"
-            yield f"# {_key(key)} is not set" if value is None else f"{_key(key)} = {json.dumps(value)}{note}"
-        for key, inner in table.items():
-            if isinstance(inner, Mapping) and inner:
-                yield from ("", f"[{name}.{_key(key)}]")
-                yield from (f"{_key(each)} = {json.dumps(value)}" for each, value in inner.items())
+def _lines(name: str, table: Mapping[str, object], sources: Mapping[str, str]) -> Iterator[str]:
+    yield from ("", f"[{name}]")
+    inner = {key: value for key, value in table.items() if isinstance(value, Mapping) and value}
+    for key, value in table.items():
+        if key not in inner:
+            note = "  # default" if sources[key] == "default" else ""
+            text = "{}" if value == {} else json.dumps(value)
+            yield f"# {_key(key)} is not set" if value is None else f"{_key(key)} = {text}{note}"
+    for key, settings in inner.items():
+        yield from ("", f"[{name}.{_key(key)}]")
+        yield from (f"{_key(setting)} = {json.dumps(value)}" for setting, value in settings.items())
 
 
 def _key(name: str) -> str:

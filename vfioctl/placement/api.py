@@ -5,7 +5,7 @@ The ledger calls `place` inside a transaction, so that what is taken cannot chan
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.scope import scope_of
 from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.choosing.preconditions import exceeded
+from vfioctl.placement.explaining.missing import Missing, missing_in
 from vfioctl.placement.explaining.reasons import no_capacity, why_not_isolated
 from vfioctl.placement.model.capacity import Capacity, Context, VgpuCreation
 from vfioctl.placement.place import candidates, place, refused
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from vfioctl.inventory.model.functions import Function, Inventory
     from vfioctl.inventory.model.holders import Holder
     from vfioctl.placement.model.request import ClaimRequest
+    from vfioctl.placement.model.settings import ClaimSettings
     from vfioctl.placement.model.taken import Taken
     from vfioctl.session import Session
     from vfioctl.vgpu.api import VgpuApi
@@ -182,3 +184,9 @@ def _refuse_unknown_node(request: ClaimRequest, inventory: Inventory) -> None:
     nodes = [node.id for node in inventory.numa_nodes]
     if isinstance(request.numa, int) and nodes and request.numa not in nodes:
         raise BadSpec(f"there is no NUMA node {request.numa}", hint=f"this host has {', '.join(map(str, nodes))}")
+
+
+def missing(session: Session, settings: ClaimSettings) -> Iterator[Missing]:
+    """Return what the host does not have of the settings of claims."""
+    api = InventoryApi(session)
+    return missing_in(settings, api.inventory(nvml=False), api.online_cpus())

@@ -40,7 +40,7 @@ from vfioctl.kernel.lock import held
 from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_DEVICES, Directory, Kernel, Prefixes, Unanswered, per_subject
 from vfioctl.kernel.recorded.host import Recorded
 from vfioctl.kernel.recorded.tree import Tree
-from vfioctl.kernel.timeouts import Timeouts
+from vfioctl.kernel.timeouts import STEPS, Timeouts
 
 pytestmark = pytest.mark.alone  # what it patches, workers have only where they are forked by a process with one thread
 
@@ -713,7 +713,7 @@ class TestSriovManage:
 
         monkeypatch.setattr(changes, "called", call)
         Live(timeouts=Timeouts(default=1)).manage_vfs(self.GPU, on=True)
-        assert given == [changes.MANAGE_SECONDS]
+        assert given == [STEPS["sriov-manage"]]
 
     def test_asks_nobody_anything(self, script: Callable[[str], Path]) -> None:
         script('read line; echo "[$line]" >&2')

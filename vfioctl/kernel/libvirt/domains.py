@@ -24,10 +24,6 @@ SECONDS = 5.0
 """Timeout for a listing that asks libvirt beside other things."""
 QUESTION_SECONDS = 30.0
 """Timeout for any other question: libvirtd may have to start first, and to start QEMU to see what it offers."""
-ORDER_SECONDS = 60.0
-"""Timeout for an order: libvirtd may start QEMU once to see what it offers."""
-START_SECONDS = 900.0
-"""Timeout for the start of a domain: QEMU may first take, and clear, a terabyte of memory."""
 TEST = "test:"
 """How the URIs of libvirt's test driver begin."""
 _MOST_DOMAINS, _LONGEST_NAME = 10_000, 255

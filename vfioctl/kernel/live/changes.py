@@ -22,10 +22,6 @@ from vfioctl.kernel.worker.stall import Unreturned
 from vfioctl.kernel.worker.workers import Workers
 
 SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"
-MANAGE_SECONDS = 120.0
-"""Timeout for sriov-manage: it unbinds and binds the GPU and then each VF, one after the other."""
-_UNIT_SECONDS = 120.0
-"""Timeout for a unit to start or stop: systemd kills what has not stopped after 90 s (DefaultTimeoutStopSec)."""
 _NOT_FOUND = 127  # exit code of files.run when the command cannot be started
 _NVIDIA_HINT = "the NVIDIA driver does not answer: dmesg | tail"
 _LIBVIRT_HINT = "systemctl status libvirtd virtqemud says whether it runs; restarting it leaves guests running"
@@ -88,7 +84,7 @@ class LiveChange:
     def manage_vfs(self, address: str, *, on: bool) -> str:
         self._refuse(f"the VFs of {address} cannot be changed")
         what = f"{SRIOV_MANAGE} {'-e' if on else '-d'} {address}"
-        timeout = self._timeouts.steps.get("sriov-manage", MANAGE_SECONDS)
+        timeout = self._timeouts.of("sriov-manage")
         # its exit code is ignored: it can be 0 when nothing was done
         code, output = self._run(what, _NVIDIA_HINT, timeout, files.run, what.split())
         if code == _NOT_FOUND:
@@ -127,7 +123,7 @@ class LiveChange:
 
         what = f"{'starting' if active else 'stopping'} {name}"
         hint = f"systemctl status {quote(name)} says what it waits for"
-        timeout = self._timeouts.steps.get("unit", _UNIT_SECONDS)
+        timeout = self._timeouts.of("unit")
         code, output = self._run(what, hint, timeout, set_active, name, active)
         if code:
             raise _failed(f"{what} failed", output or f"systemctl ended with {code}")
@@ -155,10 +151,7 @@ class LiveChange:
         if uri.startswith(domains.TEST):
             hint = "--simulate HOST, such as --simulate hgx8, keeps it"
             raise HostError(f"{what}: libvirt's test driver forgets it when vfioctl ends", hint=hint)
-        step, usual = (
-            ("libvirt-start", domains.START_SECONDS) if order == "start" else ("libvirt", domains.ORDER_SECONDS)
-        )
-        timeout = self._timeouts.steps.get(step) or usual
+        timeout = self._timeouts.of("libvirt-start" if order == "start" else "libvirt")
         answers.value_of(self._run(what, _LIBVIRT_HINT, timeout, domains.named(order), uri, *words), uri, order, words)
 
     def _refuse(self, what: str) -> None:
