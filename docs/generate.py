@@ -1,4 +1,5 @@
-"""Writes the parts of docs/reference that follow from the sources: the JSON schemas and the table of exit codes.
+"""Writes the parts of docs/reference that follow from the sources: the JSON schemas, and the tables of exit codes and
+of what commands print.
 
 python -m docs.generate        writes them; tests/unit/test_documents.py says when that is due
 """
@@ -6,18 +7,22 @@ python -m docs.generate        writes them; tests/unit/test_documents.py says wh
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
+from typing_extensions import is_typeddict
 
+from docs import documents
+from docs.documents import OUTPUTS
 from vfioctl import errors
 from vfioctl.claims.model.preview_documents import CreatePreview, ReleasePreview
 from vfioctl.core import marks, reservations
-from vfioctl.core.change import JournalEntry, Plan
-from vfioctl.core.value import Value
+from vfioctl.core.change import JournalEntry, Outcome, Plan
 from vfioctl.domain.model import build, finding, fleet, listing, spec, verification
 from vfioctl.domain.model.build import BuildDocument, Comparison
 from vfioctl.domain.model.finding import CheckDocument
@@ -29,6 +34,7 @@ from vfioctl.domain.model.verification import Verification
 from vfioctl.errors import VfioctlError
 from vfioctl.inventory.model import document, functions, groups, holders
 from vfioctl.inventory.model.document import InventoryDocument
+from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.holders import Holders
 from vfioctl.placement.model import placement
 from vfioctl.placement.model.placement import PlacementDocument
@@ -39,54 +45,86 @@ REFERENCE = Path(__file__).resolve().parent / "reference"
 _BEGIN, _END = "<!-- generated -->\n", "<!-- end -->\n"
 
 
-def schema(model: type[Value]) -> str:
-    """The schema of what is printed: every field with a default is there too."""
-    for module in (marks, placement):
-        _describe(module, extra="forbid")
-    model.model_rebuild(force=True)
-    document = model.model_json_schema(mode="serialization", by_alias=True)
-    if intent := document.get("$defs", {}).get("Intent"):
-        intent["additionalProperties"] = True  # those of each verb
-    return _text(document)
+PRINTED: Mapping[str, Any] = {
+    "cdi-export": documents.CdiExport,
+    "cdi-list": documents.CdiFiles,
+    "cdi-validate": documents.CheckedCdiFiles,
+    "claim": documents.Claim,
+    "claim-create-dry-run": CreatePreview,
+    "claim-event": documents.WatchedEvent,
+    "claim-release-dry-run": ReleasePreview,
+    "claim-show": documents.ShownClaim,
+    "claims": documents.Claims,
+    "config-check": documents.CheckedConfig,
+    "config-show": documents.Settings,
+    "domain-apply": FleetDocument,
+    "domain-build": BuildDocument,
+    "domain-check": CheckDocument,
+    "domain-diff": Comparison,
+    "domain-list": DomainListDocument,
+    "domain-show": DomainShowDocument,
+    "domain-start": StartDocument,
+    "domain-start-preview": StartPreview,
+    "domain-stop": StopDocument,
+    "domain-verify": Verification,
+    "error": documents.Error,
+    "function": Function,
+    "history": documents.History,
+    "history-prune": documents.Pruned,
+    "history-show": JournalEntry,
+    "holders": Holders,
+    "hosts": documents.BundledHosts,
+    "hosts-reboot": documents.RebootedHost,
+    "hosts-reset": documents.ResetHost,
+    "inventory": InventoryDocument,
+    "kata-check": documents.KataCheck,
+    "oci-inject": documents.OciInjection,
+    "outcome": Outcome,
+    "outcomes": documents.Outcomes,
+    "place": PlacementDocument,
+    "plan": Plan,
+    "reconcile": documents.Reconciliation,
+    "recover-dry-run": documents.Repairs,
+    "rom": documents.SavedRom,
+    "vgpu": Vgpu,
+    "vgpu-list": VgpuListDocument,
+    "vgpu-restore": documents.VgpuRestore,
+    "vgpu-types": VgpuTypesDocument,
+}
+"""What commands print, by the name of its schema."""
+READ: Mapping[str, Any] = {"domain-spec": DomainSpec, "fleet": FleetSpec}
+"""What users write."""
 
 
-def schema_of_dataclass(
-    kind: type[
-        BuildDocument
-        | CheckDocument
-        | Comparison
-        | Holders
-        | InventoryDocument
-        | PlacementDocument
-        | Vgpu
-        | VgpuListDocument
-        | VgpuTypesDocument
-        | DomainListDocument
-        | DomainShowDocument
-        | Verification
-    ],
-) -> str:
-    """The same for what is no pydantic model: the docstrings of its fields say what they mean."""
-    printed = (document, functions, groups, placement, finding, build, listing, verification)
-    for module in (marks, reservations, holders, *printed):
+class _Schema(GenerateJsonSchema):
+    def field_is_required(self, field: Any, total: bool) -> bool:  # noqa: FBT001 - pydantic's signature
+        if self.mode == "serialization" and field["type"] != "typed-dict-field":
+            return not field.get("serialization_exclude")
+        return super().field_is_required(field, total)
+
+
+def schema(kind: Any, mode: Literal["serialization", "validation"]) -> str:
+    """The schema of what is printed, in which every field is there; or of what is read, where defaults may be left out.
+
+    The docstrings of fields say what they mean.
+    """
+    closed = (functions, groups, document, placement, finding, build, listing, verification, spec, fleet, documents)
+    for module in (marks, reservations, holders, *closed):
         _describe(module, extra="forbid")
     _describe(vgpu)
-    return _text(TypeAdapter(kind).json_schema(mode="serialization", by_alias=True))
-
-
-def schema_of_input(kind: type[DomainSpec | FleetSpec]) -> str:
-    """The schema of what a user writes: fields with a default may be left out."""
-    for module in (spec, fleet):
-        _describe(module, extra="forbid")
-    FleetSpec.model_rebuild(force=True)
-    return _text(TypeAdapter(kind).json_schema())
+    if hasattr(kind, "model_rebuild"):
+        kind.model_rebuild(force=True)
+    schema = TypeAdapter(kind).json_schema(mode=mode, by_alias=True, schema_generator=_Schema)
+    if intent := schema.get("$defs", {}).get("Intent"):
+        intent["additionalProperties"] = True  # those of each verb
+    return _text(schema)
 
 
 def _describe(module: ModuleType, *, extra: Literal["forbid"] | None = None) -> None:
     config = ConfigDict(use_attribute_docstrings=True, extra=extra)
-    for each in vars(module).values():
-        if isinstance(each, type) and is_dataclass(each):
-            setattr(each, "__pydantic_config__", config)  # noqa: B010 - it has none yet
+    for kind in vars(module).values():
+        if isinstance(kind, type) and (is_dataclass(kind) or is_typeddict(kind)) and kind.__module__ == module.__name__:
+            setattr(kind, "__pydantic_config__", config)  # noqa: B010 - it has none yet
 
 
 def _text(document: object) -> str:
@@ -100,7 +138,21 @@ def exit_codes(page: str) -> str:
         f"| {kind.exit_code} | `{kind.__name__}` | {_meaning(kind)} | {_names(kind)} |"
         for kind in sorted(branches, key=lambda kind: kind.exit_code)
     ]
-    table = "\n".join(["| code | error | who must act, or what happened | kinds |", "|---|---|---|---|", *rows])
+    return _with_table(page, ("code", "error", "who must act, or what happened", "kinds"), rows)
+
+
+def _outputs() -> Iterator[str]:
+    for command, names in OUTPUTS.items():
+        links = " or ".join(f"[{name}]({_file(name).name})" for name in names)
+        yield f"| `{command}` | {links} |"
+
+
+def _file(name: str) -> Path:
+    return REFERENCE / f"{name}.schema.json"
+
+
+def _with_table(page: str, titles: Sequence[str], rows: Iterable[str]) -> str:
+    table = "\n".join([f"| {' | '.join(titles)} |", f"|{'---|' * len(titles)}", *rows])
     before, rest = page.split(_BEGIN)
     return f"{before}{_BEGIN}\n{table}\n\n{_END}{rest.split(_END)[1]}"
 
@@ -123,30 +175,11 @@ def _children(kind: type[VfioctlError]) -> list[type[VfioctlError]]:
 
 def generated() -> dict[Path, str]:
     """Every generated file, with the content it should have."""
-    page = REFERENCE / "exit-codes.md"
+    page, outputs = REFERENCE / "exit-codes.md", REFERENCE / "json.md"
     return {
-        REFERENCE / "inventory.schema.json": schema_of_dataclass(InventoryDocument),
-        REFERENCE / "holders.schema.json": schema_of_dataclass(Holders),
-        REFERENCE / "domain-check.schema.json": schema_of_dataclass(CheckDocument),
-        REFERENCE / "domain-build.schema.json": schema_of_dataclass(BuildDocument),
-        REFERENCE / "domain-diff.schema.json": schema_of_dataclass(Comparison),
-        REFERENCE / "domain-verify.schema.json": schema_of_dataclass(Verification),
-        REFERENCE / "domain-spec.schema.json": schema_of_input(DomainSpec),
-        REFERENCE / "plan.schema.json": schema(Plan),
-        REFERENCE / "place.schema.json": schema_of_dataclass(PlacementDocument),
-        REFERENCE / "claim-create-dry-run.schema.json": schema(CreatePreview),
-        REFERENCE / "claim-release-dry-run.schema.json": schema(ReleasePreview),
-        REFERENCE / "history-show.schema.json": schema(JournalEntry),
-        REFERENCE / "vgpu.schema.json": schema_of_dataclass(Vgpu),
-        REFERENCE / "vgpu-list.schema.json": schema_of_dataclass(VgpuListDocument),
-        REFERENCE / "vgpu-types.schema.json": schema_of_dataclass(VgpuTypesDocument),
-        REFERENCE / "domain-list.schema.json": schema_of_dataclass(DomainListDocument),
-        REFERENCE / "domain-show.schema.json": schema_of_dataclass(DomainShowDocument),
-        REFERENCE / "fleet.schema.json": schema_of_input(FleetSpec),
-        REFERENCE / "domain-apply.schema.json": schema(FleetDocument),
-        REFERENCE / "domain-start.schema.json": schema(StartDocument),
-        REFERENCE / "domain-start-preview.schema.json": schema(StartPreview),
-        REFERENCE / "domain-stop.schema.json": schema(StopDocument),
+        **{_file(name): schema(kind, "serialization") for name, kind in PRINTED.items()},
+        **{_file(name): schema(kind, "validation") for name, kind in READ.items()},
+        outputs: _with_table(outputs.read_text(), ("command", "schema"), _outputs()),
         page: exit_codes(page.read_text()),
     }
 

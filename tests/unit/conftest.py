@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.schema import command_of, problems_of
 from vfioctl.app import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,11 +64,16 @@ def quiet_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs one command line in this process; a string is split at spaces."""
+    """Runs one command line in this process; a string is split at spaces. What --json prints must be as its schema."""
 
     def run_words(line: str, *more: str) -> Answer:
-        code = main([*line.split(), *more])
-        return Answer(code, *capsys.readouterr())
+        words = [*line.split(), *more]
+        answer = Answer(main(words), *capsys.readouterr())
+        command = command_of(words)
+        if command and "--json" in words and "--help" not in words and answer.out.startswith("{"):
+            problems = problems_of(answer.document, command)
+            assert not problems, f"vfioctl {' '.join(words)}: not as the schemas of {command}: {problems[:5]}"
+        return answer
 
     return run_words
 

@@ -1,0 +1,360 @@
+"""What each command prints with --json: the documents that are no class of vfioctl, and which command prints which."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NotRequired, get_type_hints
+
+from pydantic import Field, create_model
+from typing_extensions import TypedDict
+
+from vfioctl.binding.model.rom import Rom
+from vfioctl.claims.model.difference import Difference
+from vfioctl.console.failure import Failure
+from vfioctl.containers.kata.check import Finding
+from vfioctl.core.change import JournalEntry, Outcome, Plan, Repair
+from vfioctl.placement.model.placement import PlacementDocument
+from vfioctl.placement.model.settings import ClaimSettings
+
+Error = create_model(
+    "Error",
+    __doc__="What every command prints if it fails; see the table of exit codes.",
+    error=(create_model("Failure", **{name: (kind, ...) for name, kind in get_type_hints(Failure).items()}), ...),  # type: ignore[call-overload]
+)
+
+
+# -- claims ------------------------------------------------------------------------------------------
+
+
+class ClaimedDevice(TypedDict):
+    address: str
+    """The function; of a mediated device its parent."""
+    mdev: str | None
+    """The UUID of a mediated device."""
+    identity: str
+    """The ids and the class of the function; empty for a mediated device."""
+    asked: bool
+    """False for a companion, which only travels with a device that was asked for."""
+    undo: str
+    """What a release does with it; empty: it stays as it is."""
+    cdi: str | None
+    """The device's name for container runtimes."""
+    group: NotRequired[str | None]
+    """/dev/vfio/N, if it exists; where a single claim is shown"""
+    cdev: NotRequired[str | None]
+    """/dev/vfio/devices/vfioN, if it exists; where a single claim is shown"""
+
+
+class Pages(TypedDict):
+    node: int
+    size: int
+    """Of one page, in bytes."""
+    pages: int
+
+
+class Claim(TypedDict):
+    """A claim. Times are ISO 8601 in UTC."""
+
+    id: str
+    owner: str
+    state: str
+    """reserved, held, releasing, wedged, released or failed"""
+    stale: str
+    """Why nobody needs it any more, or why it is not usable in this boot; empty otherwise."""
+    key: str
+    """The caller's name for the request; empty for none."""
+    devices: list[ClaimedDevice]
+    cpus: str
+    """A list such as 1-2,97-98."""
+    hugepages: list[Pages]
+    labels: dict[str, str]
+    since: str
+    expires: str | None
+    ended: str | None
+    boot_id: str
+    """The boot in which it was made or verified last."""
+    user: str
+    sudo_user: str
+    pid: int | None
+    command: str
+    plans: list[str]
+    """The ids of the plans that changed its devices."""
+    why: str
+    """What went wrong, for a claim that failed or is wedged."""
+    placement: NotRequired[PlacementDocument]
+    """Why these devices were chosen: with --explain."""
+
+
+class Claims(TypedDict):
+    claims: list[Claim]
+
+
+class ClaimEvent(TypedDict):
+    """A change of a claim."""
+
+    number: int
+    claim: str
+    state: str
+    owner: str
+    at: str
+    boot_id: str
+    user: str
+    sudo_user: str
+    pid: int | None
+    command: str
+    plan: str
+    """The id of the plan that changed the devices; empty if none did."""
+    why: str
+
+
+class WatchedEvent(ClaimEvent):
+    """One line of `claim watch`."""
+
+    devices: list[str]
+
+
+class ShownClaim(Claim):
+    """A claim with its history."""
+
+    request: dict[str, object]
+    """What it was made for, by option."""
+    events: list[ClaimEvent]
+
+
+class FailedRepair(TypedDict):
+    kind: str
+    words: str
+    remedy: str
+    claim: str
+    owner: str
+    device: str
+    fix: str
+    error: str
+    hint: str
+
+
+class Reconciliation(TypedDict):
+    """How claims and machine differ."""
+
+    differences: list[Difference]
+    """Those that remain; the exit code is 4 if there are some."""
+    fixed: list[Difference]
+    failed: list[FailedRepair]
+    unknown: list[str]
+    """What could not be looked at, and why."""
+
+
+# -- containers --------------------------------------------------------------------------------------
+
+
+class CdiDevice(TypedDict):
+    name: str
+    nodes: list[str]
+    claim: str | None
+
+
+class CdiFile(TypedDict):
+    path: str
+    kind: str
+    version: str
+    devices: list[CdiDevice]
+    ours: bool
+    """Whether its text is one that vfioctl writes."""
+    problems: list[str]
+
+
+class CdiFiles(TypedDict):
+    files: list[CdiFile]
+    warnings: list[str]
+
+
+class CheckedCdiFile(TypedDict):
+    path: str
+    version: str
+    devices: int
+    """Their number."""
+    problems: list[str]
+
+
+class CheckedCdiFiles(TypedDict):
+    """The exit code is 2 if a file has problems."""
+
+    files: list[CheckedCdiFile]
+
+
+class CdiExport(TypedDict):
+    """What `cdi generate --output FILE` has written."""
+
+    path: str
+    written: bool
+    document: dict[str, object] | None
+    """The CDI file, as its specification has it; null if it has no device."""
+
+
+class OciInjection(TypedDict):
+    bundle: str
+    claim: str
+    nodes: list[str]
+    changes: list[str]
+    """Empty if config.json has the devices already."""
+    written: bool
+
+
+class KataCheck(TypedDict):
+    """The exit code is 3 unless it is ok."""
+
+    ok: bool
+    checks: list[Finding]
+    """`ok` is null for what could not be checked."""
+
+
+# -- changes, and the whole host ---------------------------------------------------------------------
+
+
+class RestoreFailure(TypedDict):
+    message: str
+    hint: str
+
+
+class VgpuRestore(TypedDict):
+    plans: list[Plan]
+    """Those of a dry run, which `vfioctl apply` runs."""
+    outcomes: list[Outcome]
+    failures: dict[str, RestoreFailure]
+    """By the file of what is persistent."""
+
+
+class Outcomes(TypedDict):
+    outcomes: list[Outcome]
+
+
+class Repairs(TypedDict):
+    repairs: list[Repair]
+
+
+class History(TypedDict):
+    entries: list[JournalEntry]
+
+
+class Pruned(TypedDict):
+    changes: list[int]
+    """The changes that were selected."""
+    deleted: int
+    """0 in a dry run."""
+
+
+class SavedRom(Rom):
+    """The expansion ROM of a function, and where it was written."""
+
+    sound: bool = Field(description="whether it has no faults")
+    file: str | None
+
+
+class BundledHost(TypedDict):
+    name: str
+    description: str
+
+
+class BundledHosts(TypedDict):
+    hosts: list[BundledHost]
+
+
+class ResetHost(TypedDict):
+    name: str
+    file: str
+
+
+class RebootedHost(ResetHost):
+    boot_id: str
+
+
+class CheckedConfig(TypedDict):
+    """A configuration without problems. Those of another one are `facts.problems` of the error."""
+
+    file: str
+    exists: bool
+    problems: list[str]
+    """Always empty."""
+
+
+class Holders(TypedDict):
+    believed_users: list[str]
+
+
+class Domains(TypedDict):
+    connect: str
+
+
+class Settings(TypedDict):
+    """The settings in force, with the tables and keys of the file."""
+
+    file: str
+    exists: bool
+    timeouts: dict[str, str]
+    """Durations such as 30s."""
+    holders: Holders
+    claims: ClaimSettings
+    domain: Domains
+    sources: dict[str, dict[str, str]]
+    """`file` or `default`, by table and key."""
+
+
+CHANGE = ("plan", "outcome")
+"""A dry run's plan, which `vfioctl apply` runs, or the outcome."""
+OUTPUTS: Mapping[str, tuple[str, ...]] = {
+    "inventory": ("inventory",),
+    "show": ("function",),
+    "rom": ("rom",),
+    "bind": CHANGE,
+    "unbind": CHANGE,
+    "reset": CHANGE,
+    "vgpu types": ("vgpu-types",),
+    "vgpu list": ("vgpu-list",),
+    "vgpu show": ("vgpu",),
+    "vgpu create": CHANGE,
+    "vgpu remove": CHANGE,
+    "vgpu restore": ("vgpu-restore",),
+    "sriov set": CHANGE,
+    "sriov off": CHANGE,
+    "sriov profile": CHANGE,
+    "reconcile": ("reconcile",),
+    "place": ("place",),
+    "claim create": ("claim", "claim-create-dry-run"),
+    "claim list": ("claims",),
+    "claim show": ("claim-show",),
+    "claim watch": ("claim-event",),
+    "claim release": ("claims", "claim-release-dry-run"),
+    "claim renew": ("claims",),
+    "claim transfer": ("claims",),
+    "claim adopt": ("claim",),
+    "cdi generate": (*CHANGE, "cdi-export"),
+    "cdi list": ("cdi-list",),
+    "cdi validate": ("cdi-validate",),
+    "oci inject": ("oci-inject",),
+    "kata check": ("kata-check",),
+    "domain start": ("domain-start", "domain-start-preview"),
+    "domain stop": ("domain-stop",),
+    "domain apply": ("domain-apply",),
+    "domain build": ("domain-build",),
+    "domain check": ("domain-check",),
+    "domain edit": CHANGE,
+    "domain diff": ("domain-diff",),
+    "domain verify": ("domain-verify",),
+    "domain define": CHANGE,
+    "domain undefine": CHANGE,
+    "domain list": ("domain-list",),
+    "domain show": ("domain-show",),
+    "hook install": CHANGE,
+    "hook remove": CHANGE,
+    "holders": ("holders",),
+    "history": ("history",),
+    "history show": ("history-show",),
+    "history prune": ("history-prune",),
+    "config check": ("config-check",),
+    "config show": ("config-show",),
+    "hosts": ("hosts", "hosts-reset"),
+    "hosts reboot": ("hosts-reboot",),
+    "apply": ("outcome", "outcomes"),
+    "recover": ("outcomes", "recover-dry-run"),
+}
+"""The schemas of what each command prints with --json if it succeeds: one of them."""

@@ -1,0 +1,222 @@
+"""Every command with --json has a schema, and prints what its schema says; so do the golden files.
+
+The fixture `run` compares what each command prints, here and in every other test.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docs.documents import OUTPUTS
+from docs.generate import PRINTED
+from tests.schema import command_of, problems_of, schema_problems
+from tests.unit.conftest import GOLDEN, Run
+from tests.unit.domain.running import Process, host, libvirt
+from vfioctl.app import places
+from vfioctl.claims.api import ClaimsApi
+from vfioctl.console.lazy import built
+from vfioctl.kernel.recorded.tree import form
+
+LINES = """
+apply {folder}/plan.json
+inventory
+inventory gpu0 --all
+show gpu0
+bind gpu1 --dry-run
+bind gpu1
+reset gpu1
+unbind gpu1
+place --gpus 1 --cpus 2
+claim create --owner vm/a --gpus 1 --cpus 2 --hugepages 1GiB --ttl 1h --dry-run
+claim create --owner vm/a --gpus 1 --cpus 2 --hugepages 1GiB --ttl 1h --label a=b --key k --explain
+claim list
+claim show {claim}
+claim renew {claim} --ttl 2h
+claim transfer {claim} --to vm/b
+claim watch
+inventory
+cdi generate --all --dry-run
+cdi generate --all
+cdi generate --all --output {folder}/cdi.json
+cdi list
+cdi validate {folder}/cdi.json
+oci inject {folder}/bundle --claim {claim}
+kata check
+reconcile
+claim release {claim} --dry-run
+claim release {claim}
+claim adopt --owner vm/ml1 --device gpu0
+claim adopt --owner vm/ml1 --device gpu99
+holders gpu0
+history
+history show 1
+history prune --keep 1 --dry-run
+recover --dry-run
+recover
+config check
+config show
+hosts
+hosts --reset laptop
+hosts reboot laptop
+"""
+VGPU_LINES = """
+vgpu types
+vgpu types --after A2-4C
+vgpu list
+vgpu create A2-4C --persistent --dry-run
+vgpu create A2-4C --persistent
+vgpu list
+vgpu show 6d3f2c1a
+vgpu restore --dry-run
+vgpu restore
+vgpu remove 6d3f2c1a --foreign --dry-run
+"""
+VF_LINES = """
+sriov set 00:02.0 2 --dry-run
+sriov set 00:02.0 2
+sriov off 00:02.0
+"""
+MORE_LINES = {"xe": "sriov profile 03:00.0 vf1/exec_quantum_ms=10", "workstation": "rom gpu1"}
+DOMAIN_LINES = """
+domain build ml2 --gpus 1 --cpus 2 --memory 2GiB
+domain check {folder}/ml1.xml
+domain define {folder}/ml1.xml --dry-run
+domain define {folder}/ml1.xml
+domain list
+domain show ml1
+domain diff ml1
+domain edit ml1 --cpus 4 --dry-run
+domain verify ml1
+domain start ml1 --dry-run
+domain start ml1
+domain stop ml1 --dry-run
+domain stop ml1
+domain apply {folder}/fleet.yaml --dry-run
+domain apply {folder}/fleet.yaml
+domain undefine ml1
+hook install --dry-run
+hook remove --dry-run
+"""
+GOLDENS = {
+    "bind": "bind",
+    "holders": "holders",
+    "hosts": "hosts",
+    "inventory": "inventory",
+    "kata": "kata check",
+    "place": "place",
+    "place-nic": "place",
+    "place-none": "place",
+    "reconcile": "reconcile",
+    "show": "show",
+    "verify": "domain verify",
+    "vgpu-list": "vgpu list",
+    "vgpu-show": "vgpu show",
+    "vgpu-types": "vgpu types",
+    "claims/list": "claim list",
+    "domains/list": "domain list",
+}
+"""The command of each golden file."""
+OF_SEVERAL = {"session": "bind", "vgpu-changes": "vgpu create"}
+"""Golden files with the documents of several commands."""
+PARTS = {"vgpu-after", "rom"}
+"""Golden files with a part of a document."""
+
+
+def leaves(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Each command that does something by itself."""
+    parts = getattr(command, "commands", {})
+    if not parts or command.invoke_without_command:
+        yield name, command
+    for part, inner in parts.items():
+        yield from leaves(inner, f"{name} {part}")
+
+
+def commands_with_json() -> set[str]:
+    group = built(places())
+    found = (leaf for name in group.places for leaf in leaves(group.load(name), name))
+    return {name for name, leaf in found if any("--json" in getattr(option, "opts", ()) for option in leaf.params)}
+
+
+def test_every_command_with_json_has_a_schema() -> None:
+    assert commands_with_json() == set(OUTPUTS)
+    assert {name for names in OUTPUTS.values() for name in names} | {"error"} == set(PRINTED)
+
+
+def test_every_command_is_run_below() -> None:
+    lines = f"{LINES}{VGPU_LINES}{VF_LINES}{DOMAIN_LINES}".splitlines() + list(MORE_LINES.values())
+    assert {command_of(line.split()) for line in lines if line} == set(OUTPUTS)
+
+
+class Commands:
+    """Runs lines one after the other on one host. A command that fails prints an error, or its result as well."""
+
+    def __init__(self, run: Run, host: str, folder: Path) -> None:
+        self._run, self._host, self._folder, self.claim = run, host, folder, ""
+        self.succeeded: set[str] = set()
+
+    def __call__(self, lines: str) -> None:
+        for line in lines.strip().splitlines():
+            words = line.format(claim=self.claim, folder=self._folder).split()
+            answer = self._run(" ".join([*words, "--json"]), *self._options(words))
+            assert answer.out, line
+            if not answer.out.startswith('{\n  "error"'):
+                self.succeeded.add(command_of(words))
+            if words[:2] == ["claim", "create"] and "--dry-run" not in words:
+                self.claim = answer.document["id"]
+
+    def _options(self, words: list[str]) -> list[str]:
+        return [] if words[0] == "hosts" else ["--simulate", self._host]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, run: Run) -> Path:
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle/config.json").write_text('{"ociVersion": "1.0.2", "linux": {}}')
+    (tmp_path / "plan.json").write_text(run("bind gpu2 --dry-run --json --simulate hgx8").out)
+    return tmp_path
+
+
+def test_what_each_command_prints(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ClaimsApi, "watch", lambda self: self.events(self.claims()[0])[:1])
+    commands = Commands(run, "hgx8", folder)
+    commands(LINES)
+    assert commands.succeeded == {command_of(line.split()) for line in LINES.splitlines() if line}
+
+
+@pytest.mark.parametrize(("host", "lines"), [("a2", VGPU_LINES), ("laptop", VF_LINES), *MORE_LINES.items()])
+def test_what_commands_of_other_hosts_print(run: Run, tmp_path: Path, host: str, lines: str) -> None:
+    commands = Commands(run, host, tmp_path)
+    commands(lines)
+    assert commands.succeeded == {command_of(line.split()) for line in lines.splitlines() if line}
+
+
+def test_what_commands_for_domains_print(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("libvirt")
+    monkeypatch.setenv("VFIOCTL_CONNECT", "test:///default")
+    (folder / "ml1.xml").write_text(run("domain build ml1 --gpus 1 --cpus 2 --memory 2GiB --simulate hgx8").out)
+    domain = {"name": "a", "gpus": 1, "cpus": 2, "memory": "2GiB", "disks": ["/images/a.qcow2"]}
+    (folder / "fleet.yaml").write_text(json.dumps({"fleet": "ml", "domains": [domain]}))
+    commands = Commands(run, "hgx8", folder)
+    commands(DOMAIN_LINES)
+    (folder / "verify.host").write_text(form(host(Process())))
+    monkeypatch.setenv("VFIOCTL_CONNECT", libvirt(folder))
+    verify = Commands(run, str(folder / "verify.host"), folder)
+    verify("domain verify ml1 --no-guest")
+    commands.succeeded |= verify.succeeded
+    assert commands.succeeded == {command_of(line.split()) for line in DOMAIN_LINES.splitlines() if line}
+
+
+@pytest.mark.parametrize("file", sorted(GOLDEN.rglob("*.json")), ids=lambda file: str(file.relative_to(GOLDEN)))
+def test_golden_files(file: Path) -> None:
+    name = str(file.relative_to(GOLDEN).with_suffix(""))
+    document = json.loads(file.read_text())
+    if file.stem in OF_SEVERAL:
+        names = sorted(PRINTED)
+        assert all(any(not schema_problems(part, name) for name in names) for part in document)
+    elif file.stem not in PARTS:
+        assert problems_of(document, GOLDENS[name] if name in GOLDENS else GOLDENS[file.stem]) == []
