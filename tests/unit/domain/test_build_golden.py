@@ -20,12 +20,12 @@ WISHES = {
     "hgx8": "--gpus 8 --cpus 128 --memory 512GiB",
     "mi300x": "--gpus 7 --cpus 56 --memory 448GiB",
     "gh200": "--gpus 1 --cpus 64 --memory 128GiB",
-    "workstation": "--device gpu1 --cpus 8 --memory 16GiB --disk /dev/nvme0n1 --disk /srv/games.qcow2",
+    "workstation": "--device gpu1 --cpus 8 --memory 16GiB --disk /dev/nvme0n1 --disk /srv/games.qcow2 --cdrom /a.iso",
     "a2": "--device 6d3f2c1a-0b4e-4f6d-8a7c-5e9b1f2a3c4d --cpus 4 --memory 8GiB",
     "lab": "--device 01:00.0 --device 41:00.0 --cpus 2 --memory 512MiB --policy preferred",
     "xe": "--device 03:00.1 --cpus 4 --memory 8GiB --smt isolate",
     "mi300x-vf": "--device 05:02.0 --device 05:02.3 --cpus 8 --memory 16GiB --hugepages none",
-    "l40s": "--device 41:00.4 --cpus 4 --memory 8GiB --network lab --network storage",
+    "l40s": "--device 41:00.4 --cpus 4 --memory 8GiB --network lab --network storage --viommu intel",
 }
 """What is asked for on a host; one GPU and four CPUs on the others. Not every host has what is asked for."""
 CONFIDENTIAL = "--gpus 1 --cpus 8 --memory 64GiB"

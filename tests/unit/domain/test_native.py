@@ -45,7 +45,7 @@ PLAIN = "/confidential without launchSecurity"
 MAJOR = 9
 VFIO = ("vfio-pci", "vfio-pci-nohotplug")  # the second one with ramfb
 LOCAL, REMOTE = 10, 20
-_LISTS = {"device": "devices", "disk": "disks", "network": "networks"}
+_LISTS = {"device": "devices", "disk": "disks", "network": "networks", "cdrom": "cdroms"}
 
 
 @pytest.fixture(scope="module")

@@ -170,12 +170,10 @@ class DomainBuilder:
         document = composed(template, spec, layout, edits=edits)
         images = NOBODY.images if edits else others.images
         unread = refuse_shared_images(self._session.kernel, Domain(document), images)
-        notes = (*_without_effect(unused), *reported(document, layout, withheld, self._kinds(layout), unread))
+        kinds = read_core_kinds(self._session.kernel, layout.pins.values())
+        notes = (*_without_effect(unused), *reported(document, layout, withheld, kinds, unread))
         layout = layout._replace(choices=(*layout.choices, *weaker, *notes))
         return Built(spec, layout, document, capacity.inventory, processor)
-
-    def _kinds(self, layout: Layout) -> Mapping[str, Sequence[int]]:
-        return read_core_kinds(self._session.kernel, layout.pins.values())
 
     def _completed(self, spec: DomainSpec, template: Document, claim: Claim | None) -> DomainSpec:
         """Return the spec with what the template or the claim has. Raises BadSpec, ClaimConflict."""

@@ -6,12 +6,11 @@ is written; everything else stays.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from copy import deepcopy
-from itertools import count
 from xml.etree.ElementTree import Element
 
 from vfioctl.domain.build.guest_cpus import is_host_x86, use_iothreads, write_vcpus
+from vfioctl.domain.build.guest_devices import add_own_devices
 from vfioctl.domain.build.guest_pci import add_pci
 from vfioctl.domain.document.architecture import MEANT_FOR_X86, ONLY_X86
 from vfioctl.domain.document.memory import least_hard_limit
@@ -30,7 +29,6 @@ _ARM = "virt"
 """The machine for Arm; a release of it is called virt-7.2."""
 _CELL = dict.fromkeys(("id", "cpus", "memory", "unit"), "")
 """What is written of a cell, in this order."""
-_BLOCK = "/dev/"
 _OVERHEAD, _OWN = 64, 1 << 30
 """What QEMU takes besides what VFIO locks: page tables in proportion to the guest's memory, and its own (bytes)."""
 
@@ -50,18 +48,13 @@ def composed(template: Document, spec: DomainSpec, layout: Layout, *, edits: boo
     child(root, "name", text=spec.name)
     _metadata(root, spec, edits=edits)
     _memory(root, layout, edits=edits)
+    add_own_devices(root, spec, layout, edits=edits)
     write_vcpus(root, layout)
     _nodes(root, layout)
     _processor(root, layout, edits=edits)
-    devices = child(root, "devices")
-    is_confidential = root.find("launchSecurity") is not None
-    _disks(devices, spec.disks, is_confidential=is_confidential)
     if layout.pins:
         use_iothreads(root)
-    if spec.seed:
-        _seed(devices, spec.seed, is_arm=not layout.is_x86)
-    _networks(devices, spec.networks, is_confidential=is_confidential)
-    add_pci(devices, layout)
+    add_pci(child(root, "devices"), layout)
     _hard_limit(document, edits=edits)
     return document
 
@@ -228,53 +221,3 @@ def _interconnects(numa: Element, layout: Layout) -> None:
                 parent.remove(link)
         if not len(parent):
             numa.remove(parent)
-
-
-# -- devices ---------------------------------------------------------------------------------------------
-
-
-def _disks(devices: Element, disks: Sequence[str], *, is_confidential: bool) -> None:
-    if disks:
-        remove(devices, "disk")
-    for number, path in enumerate(disks):
-        is_block = path.startswith(_BLOCK)
-        disk = Element("disk", {"type": "block" if is_block else "file", "device": "disk"})
-        kind = "qcow2" if path.endswith(".qcow2") else "raw"
-        add(disk, "driver", {"name": "qemu", "type": kind, "cache": "none", "io": "native", "discard": "unmap"})
-        add(disk, "source", {"dev" if is_block else "file": path})
-        add(disk, "target", {"dev": f"vd{_letters(number)}", "bus": "virtio"})
-        insert(devices, disk)
-        if is_confidential:
-            disk[0].set("iommu", "on")  # its virtio devices cannot read the guest's memory otherwise
-
-
-def _seed(devices: Element, path: str, *, is_arm: bool) -> None:
-    """Add a seed as a CD-ROM, where all guests look for one; QEMU's `virt` machine has no SATA, but virtio."""
-    if any(source.get("file") == path for source in devices.iterfind("disk/source")):
-        return  # of a domain that is edited
-    disk = Element("disk", {"type": "file", "device": "disk" if is_arm else "cdrom"})
-    add(disk, "driver", {"name": "qemu", "type": "raw"})
-    add(disk, "source", {"file": path})
-    prefix = "vd" if is_arm else "sd"
-    taken = {target.get("dev", "") for target in devices.iterfind("disk/target")}
-    name = next(name for number in count() if (name := f"{prefix}{_letters(number)}") not in taken)
-    add(disk, "target", {"dev": name, "bus": "virtio" if is_arm else "sata"})
-    add(disk, "readonly")
-    insert(devices, disk)
-
-
-def _letters(number: int) -> str:
-    return (_letters(number // 26 - 1) if number >= 26 else "") + chr(ord("a") + number % 26)
-
-
-def _networks(devices: Element, networks: Sequence[str], *, is_confidential: bool) -> None:
-    if networks:
-        remove(devices, "interface[@type='network']")
-    for name in networks:
-        interface = Element("interface", {"type": "network"})
-        add(interface, "source", {"network": name})
-        add(interface, "model", {"type": "virtio"})
-        if is_confidential:
-            add(interface, "driver", {"iommu": "on"})
-            add(interface, "rom", {"enabled": "no"})
-        insert(devices, interface)

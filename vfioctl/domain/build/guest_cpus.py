@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from xml.etree.ElementTree import Element
 
+from vfioctl.domain.build.guest_devices import most_iothreads, virtio_disks
 from vfioctl.domain.document.tree import child, insert, remove
 from vfioctl.domain.document.values import cpuset, number
 from vfioctl.domain.model.layout import Layout
@@ -38,7 +39,7 @@ def write_vcpus(root: Element, layout: Layout) -> None:
 
 def _pin(root: Element, layout: Layout, schedulers: Sequence[Element]) -> None:
     if not iothreads(root):
-        child(root, "iothreads", text="1")
+        child(root, "iothreads", text=str(most_iothreads(root, layout.vcpus)))
     tune = child(root, "cputune")
     for vcpu, cpu in layout.pins.items():
         _add(tune, "vcpupin", {"vcpu": vcpu, "cpuset": cpu})
@@ -85,13 +86,13 @@ def iothreads(root: Element) -> Sequence[int]:
 
 
 def use_iothreads(root: Element) -> None:
-    """Give each virtio disk an I/O thread, if it has none; libvirt takes none for vhost-user, another process's."""
-    threads = iothreads(root)
-    for disk in root.iterfind("devices/disk[@device='disk']"):
-        target, driver = disk.find("target"), disk.find("driver")
-        is_virtio = target is not None and target.get("bus") == "virtio" and disk.get("type") != "vhostuser"
-        if is_virtio and driver is not None and "iothread" not in driver.attrib and driver.find("iothreads") is None:
-            driver.set("iothread", str(threads[0]))
+    """Give each virtio disk the I/O thread that the fewest have, if it has none."""
+    threads = [str(thread) for thread in iothreads(root)]
+    drivers = [driver for disk in virtio_disks(root) for driver in disk.iterfind("driver")]
+    for driver in drivers:
+        if "iothread" not in driver.attrib and driver.find("iothreads") is None:
+            used = [other.get("iothread") for other in drivers]
+            driver.set("iothread", min(threads, key=used.count))
 
 
 def is_host_x86(root: Element, layout: Layout) -> bool:

@@ -35,6 +35,7 @@ def reported(
     yield from _beyond_bios(document.root, layout)
     yield from _mixed(kinds)
     yield from (Choice("disk image", name, "its base is not known", weaker=why) for name, why in unread.items())
+    yield from _behind_smmu(document.root)
 
 
 def _withheld(devices: Sequence[str]) -> Iterator[Choice]:
@@ -65,6 +66,13 @@ def _beyond_bios(root: Element, layout: Layout) -> Iterator[Choice]:
     if layout.is_x86 and layout.hole and not has_efi:
         weaker = "SeaBIOS may find no addresses for such large BARs: take a template with UEFI, such as compute-linux"
         yield Choice("firmware", "SeaBIOS", "the template asks for no other", weaker=weaker)
+
+
+def _behind_smmu(root: Element) -> Iterator[Choice]:
+    """Yield a choice for devices behind an SMMUv3 that QEMU emulates alone (hw/arm/smmuv3.c)."""
+    if root.find("devices/iommu[@model='smmuv3']") is not None:
+        weaker = "QEMU refuses devices of the host behind it, unless a newer one has <driver accel='on'/> and iommufd"
+        yield Choice("vIOMMU", "smmuv3", "as asked for", weaker=weaker)
 
 
 def _mixed(kinds: Mapping[str, Sequence[int]]) -> Iterator[Choice]:

@@ -19,7 +19,11 @@ _ORDER: Mapping[str, tuple[str, ...]] = {
         *("vcpusched", "iothreadsched", "emulatorsched", "cachetune", "memorytune"),
     ),
     "cpu": ("model", "vendor", "topology", "cache", "maxphysaddr", "feature", "numa"),
-    "devices": ("emulator", "disk", "controller", "interface", "serial", "console", "hostdev", "memballoon"),
+    "devices": (
+        *("emulator", "disk", "controller", "interface", "serial", "console", "channel", "input", "tpm", "graphics"),
+        *("video", "hostdev", "memballoon"),
+    ),
+    "os": ("type", "loader", "nvram", "firmware", "boot"),
 }
 """The order in which libvirt writes elements."""
 

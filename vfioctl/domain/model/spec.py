@@ -56,6 +56,17 @@ class Smt(StrEnum):
     """Isolate for a guest with a realtime scheduler, together for any other."""
 
 
+class Viommu(StrEnum):
+    """The IOMMU that the guest sees."""
+
+    TEMPLATE = "template"
+    """That of the template."""
+    NONE = "none"
+    INTEL = "intel"
+    VIRTIO = "virtio"
+    SMMUV3 = "smmuv3"
+
+
 class Node:
     """A NUMA node's number, or one of some words."""
 
@@ -224,8 +235,17 @@ class DomainSpec:
         tuple[DiskPath, ...],
         Several(64),
         Option(
-            "Disk image or block device; replaces the template's disks.",
+            "Disk image or block device; replaces the template's disks, not its CD-ROMs.",
             *("PATH", "--disk"),
+            panel=DEVICES,
+        ),
+    ] = ()
+    cdroms: Annotated[
+        tuple[DiskPath, ...],
+        Several(8),
+        Option(
+            "Image to install from, such as that of Windows or virtio-win; also adds a VNC display if there is none.",
+            *("PATH", "--cdrom"),
             panel=DEVICES,
         ),
     ] = ()
@@ -241,6 +261,9 @@ class DomainSpec:
             panel=DEVICES,
         ),
     ] = ()
+    viommu: Annotated[Viommu, Option("IOMMU that the guest sees; template: that of the template.", panel=DEVICES)] = (
+        Viommu.TEMPLATE
+    )
     display: Annotated[
         bool | None,
         Option(
