@@ -15,7 +15,7 @@ from vfioctl.errors import HostError
 from vfioctl.kernel.descriptors import closing
 from vfioctl.kernel.libvirt.answers import NO_DOMAIN, OF_STORAGE, UNSUPPORTED, Answer, value_of
 from vfioctl.kernel.libvirt.connection import answered, connected, on_connection
-from vfioctl.kernel.worker import names
+from vfioctl.kernel.worker import wire
 
 T = TypeVar("T")
 SOCKETS = tuple(f"/run/libvirt/{name}-sock{ro}" for name in ("libvirt", "virtqemud") for ro in ("", "-ro"))
@@ -34,7 +34,7 @@ _MOST_DOMAINS, _LONGEST_NAME = 10_000, 255
 
 def named(what: str) -> Callable[..., Answer]:
     """The question or order of this name."""
-    return names.named(f"vfioctl.kernel.libvirt.{'storage' if what in OF_STORAGE else 'domains'}:{what}")
+    return wire.named(f"vfioctl.kernel.libvirt.{'storage' if what in OF_STORAGE else 'domains'}:{what}")
 
 
 def asked_here(uri: str, question: str, *words: str) -> Any:

@@ -26,7 +26,7 @@ from vfioctl.kernel.recorded import processes
 from vfioctl.kernel.recorded.config_space import config_of, rom_of
 from vfioctl.kernel.recorded.tree import END, MOST_BYTES, Node, Tree, parse
 from vfioctl.kernel.untrusted_files import read_file
-from vfioctl.kernel.worker.names import name_of
+from vfioctl.kernel.worker.wire import name_of
 
 T = TypeVar("T")
 

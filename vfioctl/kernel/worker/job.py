@@ -15,10 +15,9 @@ from typing import Any, NamedTuple, TypeVar
 from vfioctl.errors import HostError
 from vfioctl.kernel.worker import client, processes
 from vfioctl.kernel.worker.client import ForkServer, handles
-from vfioctl.kernel.worker.names import module_of, name_of, named
 from vfioctl.kernel.worker.server import Answers
 from vfioctl.kernel.worker.stall import Stall, Unreturned
-from vfioctl.kernel.worker.wire import FAILURE, NOT_STARTED, Frames, Page, pair, send_message
+from vfioctl.kernel.worker.wire import FAILURE, NOT_STARTED, Frames, Page, module_of, name_of, named, pair, send_message
 from vfioctl.signals import deferred
 
 T = TypeVar("T")

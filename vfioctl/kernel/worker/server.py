@@ -23,9 +23,8 @@ from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
 from vfioctl.environment import close_all_but
-from vfioctl.kernel.worker.names import named
 from vfioctl.kernel.worker.processes import began_at
-from vfioctl.kernel.worker.wire import FAILURE, NOT_STARTED, VALUE, Page, receive_message, send
+from vfioctl.kernel.worker.wire import FAILURE, NOT_STARTED, VALUE, Page, named, receive_message, send
 from vfioctl.signals import unblock
 
 _MOST_REQUEST = 1 << 16

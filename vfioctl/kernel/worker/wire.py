@@ -1,4 +1,4 @@
-"""The wire format between the client, the fork server and the workers: plain values (marshal) and descriptors.
+"""The wire format between client, fork server and workers: plain values (marshal), names of functions, descriptors.
 
 Blocks only on the descriptor that it is given. Uses `_socket`, because importing `socket` slows listings.
 """
@@ -10,7 +10,8 @@ import marshal
 import mmap
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from typing import Any, cast
 
 SIZE_BYTES = 8
@@ -74,6 +75,31 @@ class Frames:
             start = end
             yield value
         self._received = self._received[start:]
+
+
+# -- functions, which cannot be sent: by their names ----------------------------------------------------
+
+
+def name_of(function: Callable[..., object]) -> str:
+    """The name of a function as `module:name`. Raises TypeError for one that cannot be imported by name."""
+    module, name = function.__module__, function.__qualname__
+    if "<" in name or named(f"{module}:{name}") is not function:
+        raise TypeError(f"{module}.{name} is no function or class of a module: a worker could not import it")
+    return f"{module}:{name}"
+
+
+def named(name: str) -> Callable[..., Any]:
+    """The function for a name from `name_of`."""
+    module, _, path = name.partition(":")
+    value: Any = import_module(module)
+    for part in path.split("."):
+        value = getattr(value, part)
+    return cast(Callable[..., Any], value)
+
+
+def module_of(name: str) -> str:
+    """The module part of a name from `name_of`."""
+    return name.partition(":")[0]
 
 
 # -- messages with descriptors -------------------------------------------------------------------------

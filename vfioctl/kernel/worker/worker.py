@@ -19,11 +19,10 @@ from typing import Any
 from vfioctl.kernel import files
 from vfioctl.kernel.worker.client import ForkServer
 from vfioctl.kernel.worker.job import Job
-from vfioctl.kernel.worker.names import named
 from vfioctl.kernel.worker.processes import report_progress_to
 from vfioctl.kernel.worker.server import Answers
 from vfioctl.kernel.worker.stall import Stall
-from vfioctl.kernel.worker.wire import Frames, framed, receive_message
+from vfioctl.kernel.worker.wire import Frames, framed, named, receive_message
 from vfioctl.signals import deferred
 
 BATCH = 64

@@ -12,7 +12,7 @@ from pathlib import Path
 from vfioctl.errors import HostError
 from vfioctl.kernel.worker.client import ForkServer, handles
 from vfioctl.kernel.worker.job import ATTEMPTS, KEEPS_DYING, NotStarted
-from vfioctl.kernel.worker.names import module_of
+from vfioctl.kernel.worker.wire import module_of
 from vfioctl.kernel.worker.worker import Maker, Worker
 from vfioctl.signals import deferred
 
