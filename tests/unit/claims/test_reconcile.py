@@ -578,6 +578,14 @@ class TestContainers:
         host.change(lambda tree: tree.put("/run/runc/c1/state.json", json.dumps({"config": {"devices": devices}})))
         assert [found["words"] for found in host.differences()] == ["container c1 has it, and no claim has it"]
 
+    @pytest.mark.parametrize(("kind", "count"), [("c", 1), ("u", 1), ("b", 0)])
+    def test_node_of_another_name_and_the_same_number(self, host: Machine, kind: str, count: int) -> None:
+        host("bind gpu0 --yes")
+        _, major, minor = host.tree().nodes[GROUP0]
+        devices = [{"path": "/dev/gpu", "type": kind, "major": major, "minor": minor}]
+        host.change(lambda tree: tree.put("/run/runc/c1/state.json", json.dumps({"config": {"devices": devices}})))
+        assert [found["words"] for found in host.differences()] == ["container c1 has it, and no claim has it"] * count
+
     def test_that_has_ended_has_nothing(self, host: Machine) -> None:
         host("bind gpu0 --yes")
         document = {"init_process_pid": 77, "config": {"devices": [{"path": GROUP0}]}}

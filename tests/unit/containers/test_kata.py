@@ -183,6 +183,26 @@ class TestCheck:
         assert finding.ok is False
         assert said in finding.remedy
 
+    @pytest.mark.parametrize(
+        ("node", "ok"),
+        [
+            ({"hostPath": "/dev/vfio/21", "path": "/dev/vfio/7"}, True),
+            ({"hostPath": "/dev/vfio/99", "path": "/dev/vfio/21"}, False),
+            ({"path": "/dev/vfio/21", "type": "c", "minor": 0}, True),
+            ({"path": "/dev/vfio/21", "type": "c", "minor": 5}, False),
+        ],
+    )
+    def test_a_node_is_what_the_host_has_behind_its_path(
+        self, host: Host, config: Path, node: dict[str, Any], *, ok: bool
+    ) -> None:
+        _, major, minor = host.session.kernel.device_number("/dev/vfio/21")
+        if "type" in node:
+            node = node | {"major": major, "minor": minor + node["minor"]}
+        device = {"name": "0000-1b-00.0", "containerEdits": {"deviceNodes": [node]}}
+        document = {"cdiVersion": "0.5.0", "kind": "vfioctl/vfio", "devices": [device]}
+        put(host, "/var/run/cdi/vfioctl.json", json.dumps(document))
+        assert check(host, config, "c1")["CDI name of 0000:1b:00.0"].ok is ok
+
     def test_the_other_kind_of_node(self, host: Host, config: Path) -> None:
         put(host, "/sys/bus/pci/devices/0000:1b:00.0/vfio-dev/vfio0/dev", "511:0")
         api = KataApi(host.session, Ledger(a_claim("c1", GPU)))

@@ -141,6 +141,16 @@ class TestDocument:
             there = [{"path": spelled, "type": "c", "major": 239, "minor": 9}]
             with pytest.raises(ConflictError, match=f"{path} already"):
                 edited(with_part("linux.devices", there))
+        for named in ("/dev/gpu", "/dev/null"):
+            there = [{"path": named, "type": "c", "major": 239, "minor": 9}]
+            with pytest.raises(ConflictError, match=f"{named} already, a node of VFIO"):
+                edited(with_part("linux.devices", there))
+        for harmless in (
+            {"type": "c", "major": 239, "minor": 0},
+            {"type": "b", "major": 239, "minor": 9},
+            {"type": "p"},
+        ):
+            assert len(edited(with_part("linux.devices", [{"path": "/dev/x", **harmless}]))["linux"]["devices"]) == 3
         plain = with_part("linux.devices", [{"path": "/dev/vfio/vfio", "type": "c", "major": 10, "minor": 196}])
         assert len(edited(plain)["linux"]["devices"]) == 2
 

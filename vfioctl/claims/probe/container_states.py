@@ -38,7 +38,7 @@ _POD = (
 
 
 class Container(NamedTuple):
-    """A container that exists. `nodes`: its VFIO device files, by the host's path; `numbers`: as `c 243:1`."""
+    """A container that exists. `nodes`: its VFIO device files by path; `numbers`: of all its nodes, as `c 243:1`."""
 
     id: str
     nodes: tuple[str, ...]
@@ -55,7 +55,7 @@ class Containers(NamedTuple):
 
 
 def read_containers(kernel: Reader) -> Containers:
-    """Return the containers that have VFIO device files or belong to a pod."""
+    """Return the containers that have device files or belong to a pod."""
     containers: dict[tuple[str, tuple[str, ...]], Container] = {}
     unknown: list[str] = []
     for home, name, file in _places(kernel):
@@ -97,10 +97,10 @@ def _read(kernel: Reader, name: str, path: str) -> Container | None:
     elif path.endswith("/state.json"):
         config = _mapping(document.get("config"))
     devices = [device for device in _devices(config) if isinstance(device, dict)]
-    paths = [(node_path(str(device.get("path", ""))), device) for device in devices]
-    wanted = [(path, device) for path, device in paths if path.startswith(_VFIO) and path != _CONTROL]
-    numbers = (f"c {device['major']}:{device['minor']}" for _, device in wanted if _has_number(device))
-    return Container(name, tuple(path for path, _ in wanted), tuple(numbers), _pod(config))
+    paths = (node_path(str(device.get("path", ""))) for device in devices)
+    nodes = tuple(path for path in paths if path.startswith(_VFIO) and path != _CONTROL)
+    numbers = (f"c {device['major']}:{device['minor']}" for device in devices if _has_number(device))
+    return Container(name, nodes, tuple(numbers), _pod(config))
 
 
 def _runs(kernel: Reader, path: str, document: Mapping[str, Any]) -> bool:
@@ -118,7 +118,8 @@ def _devices(config: Mapping[str, Any]) -> Sequence[Any]:
 
 
 def _has_number(device: Mapping[str, Any]) -> bool:
-    return all(isinstance(device.get(name), int) and device[name] >= 0 for name in ("major", "minor"))
+    is_character = device.get("type", "c") in ("c", "u")
+    return is_character and all(isinstance(device.get(name), int) and device[name] >= 0 for name in ("major", "minor"))
 
 
 def _pod(config: Mapping[str, Any]) -> str:

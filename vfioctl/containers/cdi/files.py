@@ -26,7 +26,7 @@ _YAML = "YAML: only its kind and its names were looked up"
 
 @dataclass(frozen=True)
 class CdiFileFound:
-    """One CDI file. `devices`: the nodes of each device, by its name."""
+    """One CDI file. `devices`: the host's nodes of each device, by its name; with numbers if the file has them."""
 
     path: str
     kind: str = ""
@@ -83,8 +83,14 @@ def _from_yaml(path: str, text: str) -> CdiFileFound:
 
 
 def _nodes(device: Mapping[str, Any]) -> tuple[str, ...]:
-    nodes = (node["path"] for node in device["containerEdits"].get("deviceNodes", ()))
-    return tuple(path for path in nodes if path != CONTROL_NODE)
+    nodes = map(_host_node, device["containerEdits"].get("deviceNodes", ()))
+    return tuple(node for node in nodes if node.partition(" ")[0] != CONTROL_NODE)
+
+
+def _host_node(node: Mapping[str, Any]) -> str:
+    """Return the host's node behind one in a container. Numbers count before paths (fillInfo of the CDI library)."""
+    numbers = f" {node['major']}:{node.get('minor', 0)}" if node.get("type") and node.get("major") else ""
+    return f"{node.get('hostPath') or node['path']}{numbers}"
 
 
 def _text(document: object, name: str) -> str:

@@ -38,6 +38,7 @@ class KataApi:
         from vfioctl.containers.kata.read import read_kata
         from vfioctl.containers.kata.settings import needs_of
         from vfioctl.inventory.api import InventoryApi
+        from vfioctl.kernel.lenient import number_of
 
         inventory, available, subjects = self._devices(claim, node)
         host = Host(
@@ -47,6 +48,7 @@ class KataApi:
             read_cdi_files(self._kernel),
             InventoryApi(self._session).processor().address_bits,
             available.nodes,
+            {path: number_of(self._kernel, path).removeprefix("c ") for path in available.nodes.values()},
             node,
         )
         return findings(read_kata(self._kernel, config), host)

@@ -64,6 +64,8 @@ class Host:
     files: tuple[CdiFileFound, ...] = ()
     address_bits: int | None = None
     nodes: Mapping[Subject, str] = field(default_factory=dict)
+    numbers: Mapping[str, str] = field(default_factory=dict)
+    """The major and minor number of each of these nodes, as `239:0`."""
     node: Node = Node.GROUP
     """The kind of these nodes, which the CDI file should have."""
 
@@ -129,13 +131,15 @@ def _named(name: str, subject: Subject, defined: Sequence[tuple[CdiFileFound, tu
     shown = f"{file.kind}={name}, {' and '.join(nodes) or 'no node'}"
     if len(_vfio(nodes)) != 1 or len(nodes) != 1:
         return _wrong(title, shown, f"exactly one node of VFIO for each device: repair {file.path}")
-    if nodes[0] != host.nodes.get(subject):
+    node = host.nodes.get(subject, "")
+    if nodes[0] not in (node, f"{node} {host.numbers.get(node)}"):
         return _wrong(title, f"{shown}, which is not its {host.node} node now", remedy)
     return Finding(title, shown)
 
 
 def _vfio(nodes: Sequence[str]) -> list[str]:
-    return [node for node in nodes if GROUP_NODE.fullmatch(node) or CDEV_NODE.fullmatch(node)]
+    paths = [node.partition(" ")[0] for node in nodes]
+    return [path for path in paths if GROUP_NODE.fullmatch(path) or CDEV_NODE.fullmatch(path)]
 
 
 # -- settings --------------------------------------------------------------------------------------

@@ -161,14 +161,21 @@ def _refuse_other_claim(
             facts={"claim": other},
         )
     ours = {device.path for device in devices} | _ours(notes)
+    numbers = {(device.major, device.minor) for device in devices}
+    majors = {device.major for device in devices if _is_vfio(device.path)}  # VFIO's, whatever a node is called
     for node in nodes:
-        path = node_path(node["path"])
-        if path not in ours and (GROUP_NODE.fullmatch(path) or CDEV_NODE.fullmatch(path)):
+        path, number = node_path(node["path"]), (node.get("major"), node.get("minor"))
+        is_other = node["type"] in ("c", "u") and number[0] in majors and number not in numbers
+        if path not in ours and (_is_vfio(path) or is_other):
             raise ConflictError(
-                f"the container has {path} already, which is not of claim {claim}",
+                f"the container has {path} already, a node of VFIO that is not of claim {claim}",
                 hint="remove it from the bundle, or claim that device too",
                 facts={"node": path},
             )
+
+
+def _is_vfio(path: str) -> bool:
+    return bool(GROUP_NODE.fullmatch(path) or CDEV_NODE.fullmatch(path))
 
 
 def _ours(notes: dict[str, str]) -> set[str]:
