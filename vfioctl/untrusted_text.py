@@ -20,8 +20,9 @@ MOST_DEPTH = 64
 MOST_PARTS = 16
 """How many dots one key of TOML may have: the parser remembers each beginning of each key."""
 MOST_TOKENS = 1_000_000
-MOST_TOKENS_SLOW = 100_000
-"""For TOML and YAML, whose parsers are written in Python: some seconds of CPU time."""
+MOST_TOKENS_TOML = 100_000
+MOST_BYTES_YAML, MOST_TOKENS_YAML = 1 << 20, 50_000
+"""PyYAML is written in Python: it takes 2 µs for a character and 20 µs for a token. These are 256 large domains."""
 LONGEST_KEY = 256
 """In characters: a key becomes part of messages."""
 _LONGEST_NUMBER = 64
@@ -68,13 +69,12 @@ def parse_toml(text: str | bytes, *, most: int = MOST_BYTES) -> dict[str, Any]:
     return tomllib.loads(text)
 
 
-def parse_yaml(text: str | bytes, *, most: int = MOST_BYTES) -> Any:
+def parse_yaml(text: str | bytes, *, most: int = MOST_BYTES_YAML) -> Any:
     """Return what one document in YAML holds, without aliases and keys that are there twice. Raises ImportError."""
     import yaml
 
     text = _decoded(text, most)
     try:
-        _check_yaml(text, aliases=False)
         loader = _loader()(text)
         node = loader.get_single_node()
         _refuse_twice(node)
@@ -94,10 +94,11 @@ def kind_of_yaml(text: str) -> str:
     """
     import yaml
 
-    text = _decoded(text, MOST_BYTES)
+    text = _decoded(text, MOST_BYTES_YAML)
     try:
-        _check_yaml(text, aliases=True)
-        node = yaml.compose(text, yaml.SafeLoader)
+        loader = _loader()(text)
+        loader.aliases = True
+        node = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise ValueError(f"{line}{_QUOTED.sub('', str(error.problem))}") from None
@@ -159,7 +160,7 @@ def _check_toml(text: str) -> None:
     depth = dots = 0
     for number, match in enumerate(_TOML_TOKEN.finditer(text)):
         token, first = match[0], match[0][0]
-        if number > MOST_TOKENS_SLOW:
+        if number > MOST_TOKENS_TOML:
             raise ValueError(_MANY)
         if first == ".":
             dots += 1
@@ -189,38 +190,37 @@ def statements_of_toml(text: str) -> Iterator[tuple[int, str]]:
 # -- YAML ------------------------------------------------------------------------------------------
 
 
-def _check_yaml(text: str, *, aliases: bool) -> None:
-    """Raise ValueError for YAML that costs too much, while it is scanned one token at a time."""
+@cache
+def _loader() -> Any:
+    """Return PyYAML's safe loader with limits: it raises ValueError at the token that goes beyond one.
+
+    Every value that it cannot read is an error of YAML, and numbers are short.
+    """
     import yaml
 
+    numbers = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
     begin = (
         *(yaml.BlockSequenceStartToken, yaml.BlockMappingStartToken),
         *(yaml.FlowSequenceStartToken, yaml.FlowMappingStartToken),
     )
     end = (yaml.BlockEndToken, yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken)
-    depth, is_key = 0, False
-    for number, token in enumerate(yaml.scan(text, yaml.SafeLoader)):
-        line = f"line {token.start_mark.line + 1}: "
-        depth += isinstance(token, begin) - isinstance(token, end)
-        if depth > MOST_DEPTH:
-            raise ValueError(f"{line}{_DEEP}")
-        if number > MOST_TOKENS_SLOW:
-            raise ValueError(f"{line}{_MANY}")
-        if isinstance(token, yaml.AliasToken) and not aliases:
-            raise ValueError("aliases are not allowed")  # a few lines of them can mean gigabytes
-        if is_key and isinstance(token, yaml.ScalarToken) and len(token.value) > LONGEST_KEY:
-            raise ValueError(f"{line}{_LONG_KEY}")
-        is_key = isinstance(token, yaml.KeyToken)
-
-
-@cache
-def _loader() -> Any:
-    """Return PyYAML's safe loader, but with every value that it cannot read as an error of YAML, and short numbers."""
-    import yaml
-
-    numbers = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc] # PyYAML has no types
+        aliases, count, depth, is_key = False, 0, 0, False
+
+        def get_token(self) -> Any:
+            token = super().get_token()
+            self.count += 1
+            self.depth += isinstance(token, begin) - isinstance(token, end)
+            if isinstance(token, yaml.AliasToken) and not self.aliases:
+                raise ValueError("aliases are not allowed")  # a few lines of them can mean gigabytes
+            is_long = self.is_key and isinstance(token, yaml.ScalarToken) and len(token.value) > LONGEST_KEY
+            self.is_key = isinstance(token, yaml.KeyToken)
+            problem = _DEEP if self.depth > MOST_DEPTH else _MANY if self.count > MOST_TOKENS_YAML else ""
+            if problem or is_long:
+                raise ValueError(f"line {token.start_mark.line + 1}: {problem or _LONG_KEY}")
+            return token
+
         def construct_object(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyYAML's form
             kind = str(node.tag).rpartition(":")[2][:40]
             try:

@@ -3,13 +3,24 @@
 import re
 import time
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from vfioctl.containers.oci.document import CLAIM, NODES, injected, read_config
 from vfioctl.errors import BadDocument
-from vfioctl.untrusted_text import MOST_BYTES, kind_of_yaml, parse_json, parse_toml, parse_yaml
+from vfioctl.untrusted_text import (
+    MOST_BYTES,
+    MOST_BYTES_YAML,
+    MOST_TOKENS,
+    MOST_TOKENS_TOML,
+    MOST_TOKENS_YAML,
+    kind_of_yaml,
+    parse_json,
+    parse_toml,
+    parse_yaml,
+)
 
 SECONDS, MOST_MEMORY = 5.0, 64 << 20
 COSTLY = {
@@ -70,6 +81,40 @@ def test_what_costs_too_much_is_refused_at_once_and_in_few_words(name: str) -> N
     assert type(refused.value).__module__ in ("builtins", "tomllib")
     assert peak < MOST_MEMORY
     assert time.process_time() - began < 2 * SECONDS
+
+
+LARGEST: dict[str, tuple[Callable[[str], object], str]] = {
+    "text of TOML": (parse_toml, 'a="""' + '""x' * (MOST_BYTES // 3 - 9) + '"""'),
+    "lines of TOML": (parse_toml, 'a="""' + "\n" * (MOST_BYTES - 9) + '"""'),
+    "values of TOML": (parse_toml, f"a=[{'1,' * (MOST_TOKENS_TOML // 2 - 9)}]"),
+    "parts of keys of TOML": (parse_toml, "".join(f"k{n}{'.a' * 16}=1\n" for n in range(MOST_TOKENS_TOML // 36))),
+    "depth of TOML": (parse_toml, f"a=[{('[' * 60 + ']' * 60 + ',') * (MOST_TOKENS_TOML // 122)}]"),
+    "digits of TOML": (parse_toml, f"a=[{('9' * 250 + ',') * (MOST_BYTES // 251 - 9)}]"),
+    "text of JSON": (parse_json, f'"{chr(92)}n{"x" * (MOST_BYTES - 9)}"'),
+    "values of JSON": (parse_json, f"[{'1,' * (MOST_TOKENS - 9)}1]"),
+    "keys of JSON": (parse_json, f"{{{','.join(f'{chr(34)}{n}{chr(34)}:1' for n in range(MOST_TOKENS // 3 - 9))}}}"),
+    "depth of JSON": (parse_json, f"[{('[' * 60 + ']' * 60 + ',') * (MOST_TOKENS // 121 - 9)}1]"),
+    "digits of JSON": (parse_json, f"[{('9' * 4000 + ',') * (MOST_BYTES // 4001 - 9)}1]"),
+    "words of YAML": (parse_yaml, f"a: {'x ' * (MOST_BYTES_YAML // 2 - 9)}"),
+    "lines of YAML": (parse_yaml, f"a: {'x' + chr(10) + ' '}" + "x\n " * (MOST_BYTES_YAML // 3 - 9)),
+    "comments of YAML": (parse_yaml, "#\n" * (MOST_BYTES_YAML // 2)),
+    "keys of YAML": (parse_yaml, "".join(f"k{n}: 1\n" for n in range(MOST_TOKENS_YAML // 4 - 9))),
+    "numbers of YAML": (parse_yaml, f"[{'1:59:59:59:59:59:59:59,' * (MOST_TOKENS_YAML // 2 - 9)}]"),
+    "depth of YAML": (parse_yaml, "- a\n" + ("- " * 60 + "a\n") * (MOST_TOKENS_YAML // 183)),
+    "merges of YAML": (parse_yaml, f"a: {'{<<: ' * 30}{{{','.join(f'k{n}: 1' for n in range(9_000))}}}{'}' * 30}"),
+    "aliases of cloud-init": (kind_of_yaml, "- &a x\n" + "- *a\n" * (MOST_TOKENS_YAML // 2 - 9)),
+}
+"""Each limit at its edge, with what costs most below it: 1.1 s at most on a machine of 2023."""
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("name", LARGEST)
+def test_the_most_that_is_accepted_takes_seconds(name: str) -> None:
+    """Size and number of values bound the CPU time, so the parsers need no clock."""
+    parse, text = LARGEST[name]
+    began = time.process_time()
+    parse(text)
+    assert time.process_time() - began < SECONDS
 
 
 def test_a_string_may_hold_what_would_cost_much_elsewhere() -> None:
