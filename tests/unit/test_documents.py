@@ -101,7 +101,31 @@ def test_dots_stand_for_anything(shown: list[str], lines: list[str], *, same: bo
     assert examples.matches(shown, lines) is same
 
 
-def test_the_threat_model_names_tests_that_there_are() -> None:
-    named = re.findall(r"`(tests/[\w/]+\.py)`", (ROOT / "SECURITY.md").read_text())
-    assert len(named) > 10
-    assert not [name for name in named if not (ROOT / name).is_file()]
+def test_the_security_page_names_tests_that_there_are() -> None:
+    page = (ROOT / "SECURITY.md").read_text()
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page)
+    assert len(named) > 100
+    assert not [name for name, _ in named if not (ROOT / name).is_file()]
+    texts = {name: (ROOT / name).read_text() for name, _ in named}
+    assert not [(name, test) for name, test in named if test and f"def {test}(" not in texts[name]]
+    tables = page.partition("## What vfioctl guarantees")[2].split("|---|")[1:]
+    rows = [row for table in tables for row in table.partition("\n\n")[0].splitlines()[1:]]
+    assert len(rows) > 40
+    assert not [row for row in rows if "::test_" not in row]
+
+
+WRITES = re.compile(
+    r"O_WRONLY|O_RDWR|O_CREAT|\bopen\([^)\n]*[\"'][wax]b?[\"']|memfd_create|\bsocket\.socket\(|socketpair|sqlite3\.connect"
+    r"|\bos\.(?:mk\w+|rename|replace|link|symlink|unlink|remove|rmdir|f?chmod|f?chown|utime|f?truncate)\("
+    r"|\.(?:unlink|mkdir|touch|write_text|write_bytes|symlink_to|rmdir)\(|\bshutil\.(?:copy|move|rmtree)|tempfile"
+)
+
+
+def test_the_security_page_names_every_module_that_writes() -> None:
+    """One that is missing here is a writer that nobody has looked at: add a row, with the test of its treatment."""
+    page = (ROOT / "SECURITY.md").read_text().partition("These are all the writers.")[2].partition("\n\nThe conf")[0]
+    modules = {str(file.relative_to(ROOT / "vfioctl")): file.read_text() for file in (ROOT / "vfioctl").rglob("*.py")}
+    writers = {name for name, text in modules.items() if WRITES.search(text)} - {
+        "console/output.py",  # it opens /dev/null in the place of a stdout that is gone
+    }
+    assert writers == set(re.findall(r"`([\w/]+\.py)`", page.replace("tests/", "")))
