@@ -69,7 +69,12 @@ class PlacementApi:
         guests = {cpu: guest for cpu, guest in read.pinned.items() if cpu not in context.own_cpus}
         pinned = {**guests, **context.pinned}
         capacity = replace(
-            read, parents=self._parents(request), pinned=pinned, held=context.held, realtime=request.realtime
+            read,
+            parents=self._parents(request),
+            pinned=pinned,
+            held=context.held,
+            realtime=request.realtime,
+            previews=context.previews,
         )
         if request.vgpu:
             return replace(capacity, creation=self._creation(request, capacity))

@@ -106,3 +106,41 @@ class TestViommu:
             root = ET.fromstring("<domain><devices><iommu model='virtio'/></devices></domain>")  # noqa: S314
             add_own_devices(root, read_document(DomainSpec, {"name": "a", "viommu": viommu}), LAYOUT, edits=False)
             assert len(root.findall("devices/iommu")) == number
+
+
+class TestBootDisplay:
+    BOOT = "0000:0a:00.0"
+    WORDS = f"domain build w --device {BOOT} --cpus 4 --memory 4GiB --simulate workstation"
+
+    def test_is_previewed_before_it_is_bound(self, run: Run) -> None:
+        done = run(self.WORDS)
+        assert (done.code, "bus='0x0a'" in done.out) == (0, True)
+        assert f"a preview: the domain starts after vfioctl bind {self.BOOT} --allow-boot-vga" in done.err
+        assert run(f"claim create --owner vm/w --device {self.BOOT} --yes --simulate workstation").code == 4
+        chosen = run("domain build w --gpus 3 --cpus 4 --memory 4GiB --simulate workstation")
+        assert (chosen.code, "it is the boot display" in chosen.err) == (4, True)
+
+    def test_needs_a_rom_file_afterwards(self, run: Run) -> None:
+        assert run(f"bind {self.BOOT} --with-group --allow-boot-vga --yes --simulate workstation").code == 0
+        done = run(self.WORDS)
+        assert (done.code, "a preview" in done.err) == (0, False)
+        assert f"vfioctl rom {self.BOOT} -o FILE" in done.err
+        named = run(f"{self.WORDS} --rom {self.BOOT}=/etc/vfioctl/boot.rom")
+        assert "<rom file='/etc/vfioctl/boot.rom'/>" in named.out
+        assert "ROM" not in named.err
+
+    def test_a_rom_replaces_none(self, run: Run) -> None:
+        root = xml(run, f"{BUILD} hgx8 --rom 1b:00.0=/a.rom")
+        assert [rom.attrib for rom in root.iterfind("devices/hostdev/rom")] == [{"file": "/a.rom"}]
+
+    @pytest.mark.parametrize(
+        ("rom", "why"),
+        [
+            ("9d:00.0=/a.rom", "the domain does not get this device"),
+            ("1b:00.0", "the file is missing"),
+            ("1b:00.0=a.rom", "must be a whole path"),
+        ],
+    )
+    def test_that_is_refused(self, run: Run, rom: str, why: str) -> None:
+        done = run(f"{BUILD} hgx8 --rom {rom}")
+        assert (done.code, why in done.err) == (2, True)

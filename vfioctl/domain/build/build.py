@@ -160,6 +160,7 @@ class DomainBuilder:
             spec.nodes,
             mdev_display=_shows_display(spec, template) and not _has_display(template),
             managed=self._with_companions(_managed(template, capacity.inventory), capacity),
+            roms=spec.roms,
         )
         refuse_untyped(capacity.inventory.by_address[function] for function in placement.functions)
         _refuse_no_display(spec, devices, template)

@@ -150,11 +150,14 @@ def _hostdev(device: Device, alias: str) -> Element:
 
 
 def _place(element: Element, placed: Placed, bus: int) -> None:
-    """Write where a device is in the guest, and that firmware does not see its ROM, unless the domain says more."""
+    """Write where a device is in the guest, and its ROM: a file, or that firmware does not see it, if none is there."""
     address = element.find("address")
-    if hides_rom(placed.device) and element.find("rom") is None:
-        place = len(element) if address is None else list(element).index(address)
-        element.insert(place, Element("rom", {"bar": "off"}))
+    rom = element.find("rom")
+    if rom is None and (hides_rom(placed.device) or placed.device.rom):
+        rom = Element("rom", {} if placed.device.rom else {"bar": "off"})
+        element.insert(len(element) if address is None else list(element).index(address), rom)
+    if rom is not None and placed.device.rom:
+        rom.attrib = {"file": placed.device.rom}
     several = {"multifunction": "on"} if placed.multifunction else {}
     if placed.stays and address is not None:
         address.attrib.update(several)

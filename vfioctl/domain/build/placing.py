@@ -149,7 +149,7 @@ class Placing:
         pinned = {**others.cpus, **dict.fromkeys(without, _NOT_MEANT)} if without else others.cpus
         theirs = {name: who for name, who in others.devices.items() if ":" in name and name not in request.devices}
         held = {PciAddress(name): f"{who} has it" for name, who in theirs.items()} if spec.gpus else {}
-        context = Context(pinned, others.own_cpus, spec.nodes, held)
+        context = Context(pinned, others.own_cpus, spec.nodes, held, previews=True)
         placement, capacity = self._claims.place(request, but=but, context=context)
         if without:
             known = {cpu: who for cpu, who in capacity.pinned.items() if who != _NOT_MEANT}

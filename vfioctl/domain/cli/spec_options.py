@@ -21,6 +21,7 @@ def _suggest_templates(_session: object, _begun: str) -> list[tuple[str, str]]:
     return [(name, "") for name in templates()]
 
 
+_BY_ADDRESS = (("nodes", "--node", "the NUMA node", "1"), ("roms", "--rom", "the file", "/PATH/FILE"))
 _COMPLETIONS = {"template": _suggest_templates, "devices": suggest_devices, "numa": suggest_nodes}
 
 
@@ -77,13 +78,10 @@ def _parameter(name: str, option: Option, kind: Any) -> Parameter:
 def given_options(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that were given, in the form of a spec."""
     requested = {name: value for name, value in values.items() if value is not None}
-    if "nodes" in requested:
-        requested["nodes"] = dict(map(_node, requested["nodes"]))
+    for name, option, what, example in _BY_ADDRESS:
+        if name in requested:
+            pairs = [text.partition("=") for text in requested[name]]
+            if bare := [address for address, equals, _ in pairs if not equals]:
+                raise BadSpec(f"{option} {bare[0][:40]}: {what} is missing", hint=f"write {option} 41:00.0={example}")
+            requested[name] = {PciAddress(address): value for address, _, value in pairs}
     return requested
-
-
-def _node(text: str) -> tuple[PciAddress, str]:
-    address, equals, node = text.partition("=")
-    if not equals:
-        raise BadSpec(f"--node {text[:40]}: the NUMA node is missing", hint="write --node ADDRESS=N, as 41:00.0=1")
-    return PciAddress(address), node

@@ -50,6 +50,10 @@ class Device(NamedTuple):
     mdev_display: bool = False
     managed: bool = False
     """libvirt binds it to VFIO, and gives it back"""
+    is_boot_display: bool = False
+    on_vfio: bool = False
+    rom: str = ""
+    """The file with the ROM that the guest sees; empty for the device's own."""
 
 
 class Cell(NamedTuple):

@@ -231,6 +231,10 @@ class DomainSpec:
             edits=True,
         ),
     ] = field(default_factory=dict)
+    roms: Annotated[
+        Mapping[PciAddress, DiskPath],
+        Option("File with the ROM of a device, as of the boot display.", *("ADDRESS=PATH", "--rom"), edits=True),
+    ] = field(default_factory=dict)
     disks: Annotated[
         tuple[DiskPath, ...],
         Several(64),

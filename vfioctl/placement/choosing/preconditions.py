@@ -62,7 +62,7 @@ def _reasons(
     yield _marked(function)
     yield _taken(function, capacity, scope, shared=bool(request.vgpu))
     yield _reserved(function, capacity) or (_reserved(pf, capacity) if pf else "")
-    if function.boot_vga and not (named and function.on_vfio):
+    if function.boot_vga and not (named and (function.on_vfio or capacity.previews)):
         yield BOOT_DISPLAY
     modes = (Mode.VGPU,) if request.vgpu else _ON_WHOLE_GPUS[request.bind]
     yield _of_mode(pf or function, capacity, (Mode.VGPU,) if pf else modes)

@@ -81,6 +81,8 @@ class Context:
     """NUMA nodes of functions, where the firmware reports none."""
     held: Mapping[PciAddress, str] = field(default_factory=dict)
     """Functions that are not to be chosen, each with the reason."""
+    previews: bool = False
+    """Whether a boot display may be named that is not on VFIO yet: nothing is claimed."""
 
 
 @value_class
@@ -104,6 +106,8 @@ class Capacity:
     """For a request for vGPUs."""
     realtime: bool = False
     """See `ClaimRequest`."""
+    previews: bool = False
+    """See `Context`."""
 
     @property
     def isolated_by_node(self) -> Mapping[int, int]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from vfioctl.domain.model.layout import Choice, Device
 from vfioctl.domain.model.spec import Policy
-from vfioctl.errors import HostError
+from vfioctl.errors import BadSpec, HostError, some_of
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.numa_affinity import home_of, root_complex
 from vfioctl.inventory.model.values import PciAddress, Subject
@@ -23,6 +23,7 @@ _LABELS = (
     ("0108", "nvme"),
 )
 _VGA = "0300"
+NO_ROMS: Mapping[PciAddress, str] = {}
 
 
 def devices_of(
@@ -33,12 +34,17 @@ def devices_of(
     *,
     mdev_display: bool = False,
     managed: Sequence[Subject] = (),
+    roms: Mapping[PciAddress, str] = NO_ROMS,
 ) -> tuple[Device, ...]:
     """Return the devices in the order of their host addresses, mediated devices last.
 
     `parents`: the parents of mediated devices. `given`: nodes that the user names. `mdev_display`: whether the first
-    mediated device shows the guest's display. `managed`: those that libvirt binds.
+    mediated device shows the guest's display. `managed`: those that libvirt binds. `roms`: files of ROMs.
+
+    Raises BadSpec for the ROM of another device.
     """
+    if unknown := [f"--rom {address}={file}" for address, file in roms.items() if address not in subjects]:
+        raise BadSpec(f"{unknown[0]}: the domain does not get this device", hint=f"it gets {some_of(subjects)}")
     slots = {address.slot for address in user_nodes}
     numbers: Counter[str] = Counter()
     devices = []
@@ -48,6 +54,8 @@ def devices_of(
         )
         if subject in managed:
             guest_device = guest_device._replace(managed=True)
+        if isinstance(subject, PciAddress) and subject in roms:
+            guest_device = guest_device._replace(rom=roms[subject])
         if isinstance(subject, PciAddress) and subject.slot in slots:
             guest_device = guest_device._replace(reported_by="you")
         label = guest_device.label
@@ -71,6 +79,8 @@ def _function(address: PciAddress, inventory: Inventory) -> Device:
         prefetchable=function.prefetchable_64,
         has_display=function.class_code.startswith(_VGA),
         vendor_vfio=function.vgpu_type is not None,
+        is_boot_display=function.boot_vga,
+        on_vfio=function.on_vfio,
     )
 
 

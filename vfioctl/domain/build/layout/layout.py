@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from vfioctl.domain.build.layout import cpus, firmware, memory, pci
@@ -84,6 +84,7 @@ def lay_out(
             *pci.choices(expanders, nccl=nccl),
             *space.choices,
             *_rom_choices(devices),
+            *_boot_choices(devices),
             *_vendor_choices(devices),
             *cpus.shared(capacity, chosen),
             *_shared_choices(devices, host.others),
@@ -211,6 +212,22 @@ def _rom_choices(devices: Sequence[Device]) -> Sequence[Choice]:
     return [Choice("ROMs that are off", ", ".join(off), why)] if off else []
 
 
+def _boot_choices(devices: Sequence[Device]) -> Iterator[Choice]:
+    """Yield what a boot display still needs: VFIO, and a ROM file, because the host's firmware has run the card's."""
+    for device in devices:
+        if device.is_boot_display and not device.on_vfio:
+            weaker = f"a preview: the domain starts after vfioctl bind {device.subject} --allow-boot-vga"
+            yield Choice(f"{device.label} is the boot display", "not on VFIO yet", "it is named", weaker=weaker)
+        if device.rom:
+            yield Choice(f"ROM of {device.label}", device.rom, "as asked for")
+        elif device.is_boot_display:
+            weaker = (
+                "the guest may show nothing: the host's firmware has run the card's ROM, and may have changed it. Save "
+                f"a sound one (vfioctl rom {device.subject} -o FILE), and build with --rom {device.subject}=/PATH/FILE"
+            )
+            yield Choice(f"ROM of {device.label}", "the card's", "no file is named", weaker=weaker)
+
+
 def _vendor_choices(devices: Sequence[Device]) -> Sequence[Choice]:
     vendor = [device.label for device in devices if device.vendor_vfio]
     why = "their driver is their VFIO driver; older releases refuse them"
@@ -236,7 +253,7 @@ def _shared_choices(devices: Sequence[Device], others: Others) -> Sequence[Choic
 
 def hides_rom(device: Device) -> bool:
     """Return whether the guest's firmware is not to see a device's ROM."""
-    return device.label.startswith("gpu") and not device.has_display and not device.vendor_vfio
+    return device.label.startswith("gpu") and not (device.has_display or device.vendor_vfio or device.rom)
 
 
 def _refuse_without_layout(processor: Processor) -> None:
