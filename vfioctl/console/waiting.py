@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, Self
 
 from vfioctl.console.output import notes_wanted, say, width
 from vfioctl.units import parse_duration
@@ -15,26 +15,12 @@ if TYPE_CHECKING:
 
 
 class Holder(Protocol):
-    """The fields of `vfioctl.inventory.model.holders.Holder` that this module shows."""
+    """What this module shows of `vfioctl.inventory.model.holders.Holder`."""
 
     @property
-    def address(self) -> Any: ...
+    def address(self) -> object: ...
     @property
-    def kind(self) -> Any: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def pid(self) -> int | None: ...
-    @property
-    def user(self) -> str | None: ...
-    @property
-    def guest(self) -> str | None: ...
-    @property
-    def container(self) -> str | None: ...
-    @property
-    def unit(self) -> str | None: ...
-    @property
-    def path(self) -> str: ...
+    def words(self) -> str: ...
 
 
 def seconds_in(text: str | None) -> float:
@@ -63,7 +49,7 @@ class Board:
         """Show the holders and the seconds that are left until the timeout."""
         if not notes_wanted():
             return
-        lines = tuple(_lines(holders))
+        lines = tuple(f"{holder.address} is held by {holder.words}" for holder in holders)
         if sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
             heading = f"Waiting up to {seconds_left:.0f} s for them to release it (Ctrl-C stops waiting):"
             self._redraw([heading, *lines])
@@ -83,11 +69,3 @@ class Board:
             self._live = Live(console=Screen(sys.stderr, width(sys.stderr)), transient=True, auto_refresh=False)
             self._live.start()
         self._live.update(Group(*map(Text, lines)), refresh=True)
-
-
-def _lines(holders: Sequence[Holder]) -> Iterator[str]:
-    for holder in holders:
-        pid = f"process {holder.pid}" if holder.pid is not None else str(holder.kind)
-        parts = (holder.user, holder.guest or holder.container or holder.unit)
-        who = ", ".join(str(part) for part in (pid, *parts) if part)
-        yield f"{holder.address} is held by {holder.name} ({who}): {holder.path}".rstrip(": ")

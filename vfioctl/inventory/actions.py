@@ -13,7 +13,7 @@ from vfioctl.core.change import Phase, Step
 from vfioctl.errors import Stuck, VfioctlError
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.holders import Holder, HolderKind
-from vfioctl.inventory.model.preconditions import described, holding, ignored_by, refuse
+from vfioctl.inventory.model.preconditions import holding, ignored_by, refuse
 from vfioctl.inventory.model.values import PciAddress, Subject, subject
 from vfioctl.inventory.probe.holders import perhaps_open, read_holders, read_mdev_holders
 from vfioctl.inventory.probe.inventory import read_some
@@ -89,7 +89,7 @@ def explain_stuck(context: Context, error: Stuck, address: str) -> None:
         found = _seen(context, address)
     error.facts["holders"] = [asdict(holder) for holder in found]
     if found:
-        error.hint = f"{error.hint}; it is held by {'; '.join(described(holder) for holder in found)}"
+        error.hint = f"{error.hint}; it is held by {'; '.join(holder.words for holder in found)}"
 
 
 def _held(

@@ -162,11 +162,11 @@ class TestWaiting:
         planned(make, wait="60s")
         python, qemu = (
             f"0000:01:00.0 is held by {who}: /dev/nvidia0"
-            for who in ("python3 (process 7, ada)", "qemu (process 9, win11)")
+            for who in ("python3 (process 7, ada)", "qemu (process 9, guest win11)")
         )
         told = [re.sub(r"for up to \d+ s", "...", line) for line in capsys.readouterr().err.splitlines()]
         assert told == [
-            f"waiting ...: {line}" for line in (python, python, qemu, qemu, "0000:05:00.0 is held by /data (disk)")
+            f"waiting ...: {line}" for line in (python, python, qemu, qemu, "0000:05:00.0 is held by /data")
         ]
 
     @pytest.mark.usefixtures("clock")
@@ -233,7 +233,7 @@ class TestOfACommand:
         answer = run(f"unbind gpu1 --wait 60s --yes --simulate {busy}")
         later.join()
         assert answer.code == 0
-        assert "held by qemu-system-x86 (process 2684, libvirt-qemu, win11): /dev/vfio/3" in answer.err
+        assert "held by qemu-system-x86 (process 2684, libvirt-qemu, guest win11): /dev/vfio/3" in answer.err
 
     def test_reset_says_who_is_in_the_way_when_the_time_is_over(self, run: Run, busy: Path) -> None:
         began = time.monotonic()

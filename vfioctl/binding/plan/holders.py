@@ -8,7 +8,7 @@ from vfioctl.binding.plan.release import excused_by
 from vfioctl.core.change import Change, Draft
 from vfioctl.inventory.model.exclusive_intent import TakesDevices
 from vfioctl.inventory.model.functions import Inventory
-from vfioctl.inventory.model.preconditions import described, holding, refuse, unread_notes
+from vfioctl.inventory.model.preconditions import holding, refuse, unread_notes
 from vfioctl.inventory.model.values import PciAddress
 
 
@@ -33,7 +33,7 @@ def refuse_held(
         and holder.address in leaving
         and not excused(holder)
     ]
-    notes = [f"{h.address} is held by {described(h)}: the kernel may never return (--force-holders)" for h in forced]
+    notes = [f"{h.address} is held by {h.words}: the kernel may never return (--force-holders)" for h in forced]
     return draft.noting(*notes, *unread_notes(holders))
 
 

@@ -60,6 +60,15 @@ class Holder:
     """what makes it release the device"""
 
     @property
+    def words(self) -> str:
+        """It in words, such as `python (process 4711, alice, docker/0123): /dev/nvidia3 open`."""
+        process = f"process {self.pid}" if self.pid is not None else ""
+        guest = f"guest {self.guest}" if self.guest else ""
+        who = ", ".join(filter(None, (process, self.user, guest or self.container or self.unit)))
+        place = " ".join(filter(None, (self.path, self.how)))
+        return f"{self.name}{f' ({who})' if who else ''}{f': {place}' if place else ''}"
+
+    @property
     def refuses(self) -> bool:
         """Whether it blocks changes of the device."""
         return self.kind not in (HolderKind.CONSOLE, HolderKind.MODULE)

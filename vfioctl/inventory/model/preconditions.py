@@ -76,7 +76,7 @@ def refuse(against: Iterable[Holder], functions: Iterable[Function]) -> None:
     others = f", and {more} more" if more else ""
     raise DeviceInUse(
         f"{names.get(first[0].address, first[0].address)} {_verb(first)} held by "
-        f"{'; '.join(described(holder) for holder in first[:_MOST_NAMED])}{others}",
+        f"{'; '.join(holder.words for holder in first[:_MOST_NAMED])}{others}",
         hint=_remedies(against),
         next_command=f"vfioctl holders {first[0].address}",
         facts={"holders": [asdict(holder) for holder in against]},
@@ -95,18 +95,6 @@ def _remedies(against: Iterable[Holder]) -> str:
         known = (*known[: _MOST_REMEDIES - 1], "--force-holders continues although it is unknown what they have open")
     rest = [f"and {len(known) - _MOST_REMEDIES} more"] if len(known) > _MOST_REMEDIES else []
     return "\n".join((*known[:_MOST_REMEDIES], *rest)) or _NO_REMEDY
-
-
-def described(holder: Holder) -> str:
-    """Return a holder as text, such as `python (process 4711, alice, docker/0123): /dev/nvidia3 open`."""
-    who = [
-        f"process {holder.pid}" if holder.pid is not None else "",
-        holder.user or "",
-        next(filter(None, (holder.guest and f"guest {holder.guest}", holder.container, holder.unit)), ""),
-    ]
-    known = ", ".join(filter(None, who))
-    place = f": {' '.join(filter(None, (holder.path, holder.how)))}" if holder.path or holder.how else ""
-    return f"{holder.name}{f' ({known})' if known else ''}{place}"
 
 
 def refuse_marked(function: Function) -> None:

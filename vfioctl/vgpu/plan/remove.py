@@ -8,7 +8,7 @@ from contextlib import suppress
 from vfioctl.core.change import Change, CheckRequest, Draft
 from vfioctl.errors import BadSpec, DeviceInUse, Foreign, UnknownDevice
 from vfioctl.inventory.model.holders import Holders
-from vfioctl.inventory.model.preconditions import described, holding, refuse, unread_notes
+from vfioctl.inventory.model.preconditions import holding, refuse, unread_notes
 from vfioctl.vgpu.model.intents import RemoveVgpuIntent
 from vfioctl.vgpu.model.kinds import CHECK, MDEV, PARAMETER, VGPU_TYPE, own_folder, type_file
 from vfioctl.vgpu.model.persistent import definition_file, own_definition_file, still_defined
@@ -53,7 +53,7 @@ def plan_remove(
     functions = dict.fromkeys((*cards, *(vgpu.parent for vgpu in going)))
     notes = [f"{name} does not exist now, and is no longer created at boot" for name in absent]
     notes += _stay_defined(going, changes)
-    notes += [f"{h.address} is held by {described(h)}: it may stay a zombie (--force-holders)" for h in held]
+    notes += [f"{h.address} is held by {h.words}: it may stay a zombie (--force-holders)" for h in held]
     notes += unread_notes(holders)
     return Draft(
         intent=intent,
