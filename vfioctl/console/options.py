@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from vfioctl.console.choice import chosen, opened, variable
+from vfioctl.console.choice import Choice, chosen, opened, variable
 from vfioctl.console.output import be_quiet
 from vfioctl.errors import BadSpec, VfioctlError
 
@@ -24,39 +24,34 @@ class LogLevel(StrEnum):
     DEBUG = "debug"
 
 
-def _is_given(ctx: typer.Context, param: typer.CallbackParam) -> bool:
-    source = ctx.get_parameter_source(param.name)
-    return source is not None and source.name == "COMMANDLINE"
+def _stored(store: Callable[[Choice, str, Any], None]) -> Callable[[typer.Context, typer.CallbackParam, Any], Any]:
+    """Return a callback that stores an option of the command line in the choice, by its name and value."""
+
+    def callback(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
+        source = ctx.get_parameter_source(param.name)
+        if value not in (None, False) and source is not None and source.name == "COMMANDLINE":
+            store(chosen(ctx), param.name, value)
+        return value
+
+    return callback
 
 
-def remember_host(ctx: typer.Context, param: typer.CallbackParam, value: str | None) -> str | None:
-    """Store an option in the choice; a later one of the same name wins. Raises BadSpec if it is empty."""
-    if value is not None and _is_given(ctx, param):
-        if not value:
-            raise BadSpec(f"--{param.name} needs a value")
-        chosen(ctx).given[param.name] = value
-    return value
+def _store_host(choice: Choice, name: str, value: str) -> None:
+    if not value:
+        raise BadSpec(f"--{name} needs a value")
+    choice.given[name] = value  # a later one of the same name wins
 
 
-def remember_level(ctx: typer.Context, param: typer.CallbackParam, value: LogLevel | None) -> LogLevel | None:
-    """Store --log-level, which takes precedence over --verbose."""
-    if value is not None and _is_given(ctx, param):
-        chosen(ctx).log_level = value
-    return value
+def _store_level(choice: Choice, _name: str, level: LogLevel) -> None:
+    choice.log_level = level
 
 
-def remember_verbose(ctx: typer.Context, param: typer.CallbackParam, value: bool) -> bool:  # noqa: FBT001 - typer's form
-    """Store --verbose."""
-    if value and _is_given(ctx, param):
-        chosen(ctx).log_level = chosen(ctx).log_level or LogLevel.INFO
-    return value
+def _store_verbose(choice: Choice, _name: str, _value: object) -> None:
+    choice.log_level = choice.log_level or LogLevel.INFO  # --log-level takes precedence
 
 
-def remember_quiet(ctx: typer.Context, param: typer.CallbackParam, value: bool) -> bool:  # noqa: FBT001 - typer's form
-    """Write no notes from now on, until the command has ended."""
-    if value and _is_given(ctx, param):
-        chosen(ctx).at_end.callback(be_quiet())
-    return value
+def _store_quiet(choice: Choice, _name: str, _value: object) -> None:
+    choice.at_end.callback(be_quiet())
 
 
 def complete_host(_incomplete: str) -> list[str]:
@@ -72,11 +67,19 @@ def _host_option(name: str, metavar: str, meaning: str) -> Any:
         metavar=metavar,
         envvar=variable(name),
         help=f"{meaning} ({variable(name)})",
-        callback=remember_host,
+        callback=_stored(_store_host),
         expose_value=False,
         show_envvar=False,
         rich_help_panel=_SHARED,
         autocompletion=complete_host if "NAME" in metavar else None,
+    )
+
+
+def _message_option(
+    store: Callable[[Choice, str, Any], None], *names: str, meaning: str, metavar: str | None = None
+) -> Any:
+    return typer.Option(
+        *names, metavar=metavar, help=meaning, callback=_stored(store), expose_value=False, rich_help_panel=_SHARED
     )
 
 
@@ -85,38 +88,15 @@ Recorded = Annotated[str | None, _host_option("host", "FILE|NAME", "Read a recor
 Simulated = Annotated[str | None, _host_option("simulate", "FILE|NAME", "Try it on a recorded host")]
 Ledger = Annotated[str | None, _host_option("ledger", "FILE", "Use this ledger")]
 Verbose = Annotated[
-    bool,
-    typer.Option(
-        "--verbose",
-        "-v",
-        help="Log each write to the host on stderr.",
-        callback=remember_verbose,
-        expose_value=False,
-        rich_help_panel=_SHARED,
-    ),
+    bool, _message_option(_store_verbose, "--verbose", "-v", meaning="Log each write to the host on stderr.")
 ]
 Level = Annotated[
     LogLevel | None,
-    typer.Option(
-        "--log-level",
-        metavar="LEVEL",
-        help="error, warning, info or debug (with reads).",
-        callback=remember_level,
-        expose_value=False,
-        rich_help_panel=_SHARED,
+    _message_option(
+        _store_level, "--log-level", metavar="LEVEL", meaning="error, warning, info or debug (with reads)."
     ),
 ]
-Quiet = Annotated[
-    bool,
-    typer.Option(
-        "--quiet",
-        "-q",
-        help="Print only results and errors.",
-        callback=remember_quiet,
-        expose_value=False,
-        rich_help_panel=_SHARED,
-    ),
-]
+Quiet = Annotated[bool, _message_option(_store_quiet, "--quiet", "-q", meaning="Print only results and errors.")]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Without a terminal on stdin, nothing is asked.")]
