@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NotRequired, get_type_hints
+from typing import NotRequired
 
-from pydantic import Field, create_model
+from pydantic import Field
 from typing_extensions import TypedDict
 
 from vfioctl.binding.model.rom import Rom
 from vfioctl.claims.model.difference import Difference
-from vfioctl.console.failure import Failure
 from vfioctl.containers.kata.check import Finding
 from vfioctl.core.change import JournalEntry, Outcome, Plan, Repair
 from vfioctl.placement.model.placement import PlacementDocument
 from vfioctl.placement.model.settings import ClaimSettings
 
-Error = create_model(
-    "Error",
-    __doc__="What every command prints if it fails; see the table of exit codes.",
-    error=(create_model("Failure", **{name: (kind, ...) for name, kind in get_type_hints(Failure).items()}), ...),  # type: ignore[call-overload]
-)
+
+class Failure(TypedDict):
+    """What failed, and what to do."""
+
+    kind: str
+    exit_code: int
+    message: str
+    kernel_said: str
+    restored: str
+    """What became of the change: what was restored."""
+    hint: str
+    next_command: str
+    facts: dict[str, object]
+
+
+class Error(TypedDict):
+    """What every command prints if it fails; see the table of exit codes."""
+
+    error: Failure
 
 
 # -- claims ------------------------------------------------------------------------------------------

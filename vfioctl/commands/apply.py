@@ -11,7 +11,7 @@ from vfioctl.console.changes import carry_out, confirm_all, progress_lines, repo
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson, Yes
-from vfioctl.console.output import emit, emit_json
+from vfioctl.console.output import emit, emit_document
 from vfioctl.errors import BadDocument
 from vfioctl.host import Host
 from vfioctl.kernel.untrusted_files import read_file, read_stream
@@ -76,7 +76,7 @@ def _carry_out_all(host: Host, plans: "Sequence[Plan]", *, yes: bool, as_json: b
             if not as_json:
                 tell(session, outcomes[-1], as_json=False)
     if as_json:
-        emit_json({"outcomes": [outcome.model_dump(mode="json") for outcome in outcomes]})
+        emit_document({"outcomes": outcomes})
     elif not plans:
         emit("Nothing to do.")
 

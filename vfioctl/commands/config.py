@@ -9,7 +9,7 @@ from vfioctl.config import read_file_of
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command, group_app
 from vfioctl.console.options import AsJson
-from vfioctl.console.output import emit, emit_json
+from vfioctl.console.output import emit, emit_document
 from vfioctl.console.words import counted
 from vfioctl.errors import BadSpec
 
@@ -52,7 +52,7 @@ def check(ctx: typer.Context, *, as_json: AsJson = False) -> None:
         )
     file = read_file_of()
     if as_json:
-        emit_json({"file": str(file.place), "exists": file.exists, "problems": []})
+        emit_document({"file": str(file.place), "exists": file.exists, "problems": []})
     else:
         emit(f"{file.place} is in order." if file.exists else f"There is no {file.place}: the defaults are used.")
 
@@ -86,7 +86,7 @@ def show(*, as_json: AsJson = False) -> None:
     file = read_file_of()
     tables = effective(file)
     if as_json:
-        emit_json({"file": str(file.place), "exists": file.exists, **tables, "sources": sources(file, tables)})
+        emit_document({"file": str(file.place), "exists": file.exists, **tables, "sources": sources(file, tables)})
         return
     emit(f"# {file.place}" if file.exists else f"# there is no {file.place}")
     for name, source in sources(file, tables).items():

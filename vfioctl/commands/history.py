@@ -12,7 +12,7 @@ from vfioctl.console.changes import agree_on_terminal
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command, Group
 from vfioctl.console.options import AsJson, Yes, completion
-from vfioctl.console.output import draw, emit, emit_json, emit_json_text, say, width
+from vfioctl.console.output import draw, emit, emit_document, say, width
 from vfioctl.console.words import counted
 from vfioctl.errors import BadSpec
 from vfioctl.host import Host
@@ -71,7 +71,7 @@ def history(
     earliest = None if since is None else moment(since, now=datetime.now(UTC))
     entries = Host(opened(ctx)).history(most=number or -1, since=earliest, device=device, owner=owner)
     if as_json:
-        emit_json({"entries": [entry.model_dump(mode="json") for entry in entries]})
+        emit_document({"entries": entries})
     elif entries:
         from vfioctl.console.history_page import history_table
 
@@ -107,7 +107,7 @@ def show(
     session = opened(ctx)
     entry = Host(session).change(change)
     if as_json:
-        emit_json_text(entry.model_dump_json(indent=2))
+        emit_document(entry)
         return
     from vfioctl.console.history_page import change_page
 
@@ -149,7 +149,7 @@ def prune(
         agree_on_terminal(lambda: tables)
     deleted = 0 if dry_run else host.prune(entries)
     if as_json:
-        emit_json({"changes": [entry.id for entry in entries], "deleted": deleted})
+        emit_document({"changes": [entry.id for entry in entries], "deleted": deleted})
     elif dry_run and entries:
         draw(*tables)
         say("Nothing was deleted: this is a dry run.")

@@ -40,7 +40,7 @@ def holders(
     held = Host(session).holders(devices, every=every)
     tell_unfinished(session, damage=True)
     if as_json:
-        emit_document(held, indented=True)
+        emit_document(held)
         return
     from vfioctl.inventory.render.holders import holders_page
 

@@ -7,7 +7,7 @@ import typer
 
 from vfioctl.console.lazy import Command, Group
 from vfioctl.console.options import AsJson
-from vfioctl.console.output import draw, emit, emit_json
+from vfioctl.console.output import draw, emit, emit_document
 
 app = typer.Typer(name="hosts", cls=Group, add_completion=False, rich_markup_mode="rich")
 
@@ -39,11 +39,11 @@ def hosts(
         return
     if reset is not None:
         file = reset_simulated(reset)
-        emit_json({"name": reset, "file": file}) if as_json else emit(f"{reset} was restored to its initial state.")
+        emit_document({"name": reset, "file": file}) if as_json else emit(f"{reset} was restored to its initial state.")
         return
     bundled = {name: _about(file) for name, file in bundled_hosts().items()}
     if as_json:
-        emit_json({"hosts": [{"name": name, "description": about} for name, about in bundled.items()]})
+        emit_document({"hosts": [{"name": name, "description": about} for name, about in bundled.items()]})
         return
     from vfioctl.console.columns import fact_grid
 
@@ -73,7 +73,7 @@ def reboot(
 
     file, boot_id = simulated_file(host), str(uuid4())
     Simulated.at(file).reboot(boot_id)
-    emit_json({"name": host, "file": file, "boot_id": boot_id}) if as_json else emit(f"{host} was rebooted.")
+    emit_document({"name": host, "file": file, "boot_id": boot_id}) if as_json else emit(f"{host} was rebooted.")
 
 
 def _about(file: Path) -> str:

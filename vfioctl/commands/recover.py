@@ -9,7 +9,7 @@ from vfioctl.console.changes import Session, confirm_all, progress_lines, report
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson, Yes
-from vfioctl.console.output import draw, emit, emit_json, say
+from vfioctl.console.output import draw, emit, emit_document, say
 from vfioctl.host import Host
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def recover(
     with reporting():
         outcomes = host.recover(forward=forward, progress=progress_lines(session))
     if as_json:
-        emit_json({"outcomes": [outcome.model_dump(mode="json") for outcome in outcomes]})
+        emit_document({"outcomes": outcomes})
     elif outcomes:
         tell_all(session, outcomes)
     else:
@@ -64,7 +64,7 @@ def recover(
 
 def _preview(session: Session, repairs: "Sequence[Repair]", *, as_json: bool) -> None:
     if as_json:
-        emit_json({"repairs": [repair.model_dump(mode="json") for repair in repairs]})
+        emit_document({"repairs": repairs})
         return
     if not repairs:
         emit(_NOTHING)

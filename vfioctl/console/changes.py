@@ -8,7 +8,7 @@ from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from vfioctl.console.choice import on_this_host
-from vfioctl.console.output import OutputLost, draw, emit_json_text, say, sketch
+from vfioctl.console.output import OutputLost, draw, emit_document, say, sketch
 from vfioctl.errors import VfioctlError
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def reporting() -> Iterator[None]:
 def preview(session: Session, plan: Plan, *, as_json: bool, details: Pages = _no_pages) -> None:
     """Show the plan of a dry run; as JSON in the form that `vfioctl apply` reads."""
     if as_json:
-        emit_json_text(plan.model_dump_json(indent=2))
+        emit_document(plan)
         return
     from vfioctl.console.plan_page import planned_page
 
@@ -135,7 +135,7 @@ def tell(session: Session, outcome: Outcome, *, as_json: bool) -> None:
     """Write the outcome of one change to stdout."""
     try:
         if as_json:
-            emit_json_text(outcome.model_dump_json(indent=2))
+            emit_document(outcome)
         else:
             tell_all(session, [outcome])
     except OutputLost as lost:

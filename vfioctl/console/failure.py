@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
-from vfioctl.console.output import OutputLost, ReaderGone, emit_json, say_error
+from vfioctl.console.output import OutputLost, ReaderGone, emit_json_text, say_error
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from vfioctl.errors import VfioctlError
 
+_TEXTS = ("message", "kernel_said", "restored", "hint", "next_command")
+
 
 def report(error: VfioctlError, *, as_json: bool) -> int:
     """Report the failure and return its exit code."""
     if as_json and not isinstance(error, OutputLost):
+        import json
+
         try:
-            emit_json(document(error))
+            emit_json_text(json.dumps(document(error), indent=2, ensure_ascii=False, default=str))
         except (OutputLost, ReaderGone):
             _say(error)
     else:
@@ -42,47 +46,15 @@ def report_bug(kind: type[BaseException], error: BaseException, trace: Traceback
 def lines(error: VfioctlError) -> Iterator[str]:
     """Yield lines: what failed, what the kernel said, what was restored, the hint, the command to run next."""
     yield f"vfioctl: {error.message}"
-    parts = (
-        ("kernel", error.kernel_said),
-        ("restored", error.restored),
-        ("hint", error.hint),
-        ("next", error.next_command),
-    )
-    for name, text in parts:
-        if text:
+    for name in _TEXTS[1:]:
+        if text := getattr(error, name):
             first, *more = text.split("\n")  # several hints, or the last words of a tool
-            yield f"  {f'{name}:':10}{first}"
+            label = f"{name.partition('_')[0]}:"
+            yield f"  {label:10}{first}"
             yield from (f"  {'':10}{line}" for line in more)
 
 
-class Failure(TypedDict):
-    """The JSON form of a failure."""
-
-    kind: str
-    exit_code: int
-    message: str
-    kernel_said: str
-    restored: str
-    hint: str
-    next_command: str
-    facts: Mapping[str, object]
-
-
-class FailureDocument(TypedDict):
-    error: Failure
-
-
-def document(error: VfioctlError) -> FailureDocument:
+def document(error: VfioctlError) -> Mapping[str, Mapping[str, object]]:
     """Return the failure as a JSON object."""
-    return {
-        "error": {
-            "kind": type(error).__name__,
-            "exit_code": error.exit_code,
-            "message": error.message,
-            "kernel_said": error.kernel_said,
-            "restored": error.restored,
-            "hint": error.hint,
-            "next_command": error.next_command,
-            "facts": error.facts,
-        }
-    }
+    failure = {name: getattr(error, name) for name in ("exit_code", *_TEXTS, "facts")}
+    return {"error": {"kind": type(error).__name__, **failure}}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import StringIO, TextIOWrapper
 from pathlib import Path
@@ -75,13 +75,6 @@ def emit(text: str) -> None:
     _emit(plain(text))
 
 
-def emit_json(document: Mapping[str, object]) -> None:
-    """Write one JSON object to stdout; values without a JSON form are written as strings."""
-    import json
-
-    emit_json_text(json.dumps(document, indent=2, ensure_ascii=False, default=str))
-
-
 def emit_long_json(text: str) -> None:
     """Write a JSON document that is compact and may be long: as it is, but indented if stdout is a terminal."""
     if sys.stdout.isatty():
@@ -96,14 +89,14 @@ def emit_json_text(text: str) -> None:
     _emit(json_text(text))
 
 
-def emit_document(document: object, *, indented: bool | None = None) -> None:
-    """Write a document made of dataclasses to stdout as JSON.
+def emit_document(document: object, *, compact: bool = False) -> None:
+    """Write a document of dataclasses, models and plain values to stdout as JSON.
 
-    Compact unless `indented`, or stdout is a terminal: that halves the time and the space for many functions.
+    `compact`: without indentation, unless stdout is a terminal: that halves the time and the space of long documents.
     """
     from vfioctl.console.documents import document_text
 
-    emit_json_text(document_text(document, indented=sys.stdout.isatty() if indented is None else indented))
+    emit_json_text(document_text(document, indented=not compact or sys.stdout.isatty()))
 
 
 def emit_file(text: str) -> None:

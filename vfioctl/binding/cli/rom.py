@@ -12,7 +12,7 @@ from vfioctl.console.options import AsJson, device_argument
 from vfioctl.console.output import (
     draw,
     emit_bytes,
-    emit_json,
+    emit_document,
     refuse_terminal,
     refuse_to_replace,
     say,
@@ -62,7 +62,7 @@ def rom(
         write_whole(file, data)
     if as_json:
         _verify(image, output, unsound=unsound)
-        emit_json({**image.model_dump(mode="json"), "sound": image.is_sound, "file": file})
+        emit_document({**image.model_dump(mode="json"), "sound": image.is_sound, "file": file})
         return
     from vfioctl.binding.render import rom_page
 

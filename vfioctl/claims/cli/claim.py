@@ -31,7 +31,7 @@ from vfioctl.console.changes import confirm, progress_lines, reporting
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command, group_app
 from vfioctl.console.options import AsJson, Yes
-from vfioctl.console.output import draw, emit, emit_json, emit_json_text, emit_long_json, width
+from vfioctl.console.output import draw, emit, emit_document, emit_json_text, emit_long_json, width
 
 app = group_app("claim")
 
@@ -169,7 +169,7 @@ def show(ctx: typer.Context, name: ClaimId, *, as_json: AsJson = False) -> None:
         from vfioctl.claims.model.documents import claim_document, event_document
 
         document = claim_document(found, api.nodes(found), stale=unusable) | {"request": api.request(found)}
-        emit_json(document | {"events": [event_document(event) for event in api.events(found)]})
+        emit_document(document | {"events": [event_document(event) for event in api.events(found)]})
         return
     from vfioctl.claims.render.claims import claim_page
 

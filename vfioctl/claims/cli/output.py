@@ -1,6 +1,5 @@
 """What the commands of `vfioctl claim` share: the argument that names a claim, and what they print."""
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -8,7 +7,7 @@ import typer
 from vfioctl.claims.api import ClaimsApi, suggest_claims
 from vfioctl.claims.model.claim import Claimed
 from vfioctl.console.options import completion
-from vfioctl.console.output import draw, emit, emit_json, emit_json_text, say, width
+from vfioctl.console.output import draw, emit, emit_document, say, width
 from vfioctl.session import Session
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def print_claim(api: ClaimsApi, made: Claimed, *, as_json: bool, explain: bool =
         from vfioctl.claims.model.documents import claim_document, why_stale
 
         document = claim_document(made.claim, nodes, stale=why_stale(made.claim, api.stale([made.claim])))
-        emit_json(document | {"placement": asdict(placement.document())} if placement else document)
+        emit_document(document | {"placement": placement.document()} if placement else document)
         return
     from vfioctl.claims.render.claims import claim_page
 
@@ -62,7 +61,7 @@ def print_preview(session: Session, preview: "Preview", *, as_json: bool) -> Non
 
         id_ = preview.claim.id if preview.claim else None
         document = CreatePreview(placement=preview.placement.document(), plan=preview.plan, claim=id_)
-        emit_json_text(document.model_dump_json(indent=2))
+        emit_document(document)
         return
     from vfioctl.placement.render import placement_page
 
@@ -80,7 +79,7 @@ def print_release_previews(session: Session, releases: "Sequence[tuple[Claim, Pl
         documents = [
             ClaimRelease(id=claim.id, owner=claim.owner, state=claim.state, plan=plan) for claim, plan in releases
         ]
-        emit_json_text(ReleasePreview(claims=tuple(documents)).model_dump_json(indent=2))
+        emit_document(ReleasePreview(claims=tuple(documents)))
         return
     if not releases:
         emit(_NONE)
@@ -115,7 +114,7 @@ def print_claims(claims: "list[Claim]", *, as_json: bool) -> None:
     if as_json:
         from vfioctl.claims.model.documents import claim_document
 
-        emit_json({"claims": [claim_document(claim) for claim in claims]})
+        emit_document({"claims": [claim_document(claim) for claim in claims]})
         return
     if not claims:
         emit(_NONE)

@@ -80,7 +80,7 @@ def place(  # noqa: PLR0913 - one for each option
     api = ClaimsApi(opened(ctx))
     placement, capacity = api.place(wish.asked(api, owner or default_owner()))
     if as_json:
-        emit_document(placement.document(), indented=True)
+        emit_document(placement.document())
         return
     from vfioctl.placement.render import placement_page
 

@@ -11,7 +11,7 @@ from vfioctl.console.changes import agree_on_terminal, progress_lines, reporting
 from vfioctl.console.choice import on_this_host, opened
 from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson, DryRun, Yes
-from vfioctl.console.output import draw, emit, emit_json, say
+from vfioctl.console.output import draw, emit, emit_document, say
 from vfioctl.errors import Drift
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def reconcile(
             fixed = api.fix(reconciled.differences, progress=progress_lines(session))
         reconciled = api.compare() if fixed else reconciled
     if as_json:
-        emit_json(_document(reconciled, fixed))
+        emit_document(_document(reconciled, fixed))
         if reconciled.differences:
             raise typer.Exit(Drift.exit_code)
         return

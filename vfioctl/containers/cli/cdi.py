@@ -1,7 +1,6 @@
 """`vfioctl cdi`: writes, lists and checks CDI files. May not add behaviour to the api."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,7 @@ from vfioctl.console.changes import carry_out
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command, group_app
 from vfioctl.console.options import AsJson, DryRun, completion
-from vfioctl.console.output import draw, emit, emit_json, emit_json_text, say, width
+from vfioctl.console.output import draw, emit, emit_document, emit_json_text, say, width
 from vfioctl.containers.api import ContainersApi
 from vfioctl.errors import BadDocument, BadSpec
 
@@ -84,7 +83,7 @@ def generate(  # noqa: PLR0913 - one parameter for each option
         return
     done = api.export(intent, output, dry_run=dry_run)
     if as_json:
-        emit_json({"path": done.path, "written": not dry_run, "document": json.loads(done.text or "null")})
+        emit_document({"path": done.path, "written": not dry_run, "document": json.loads(done.text or "null")})
         return
     for note in done.notes:
         say(f"vfioctl: {note}")
@@ -108,7 +107,7 @@ def list_devices(ctx: typer.Context, *, as_json: AsJson = False) -> None:
     from vfioctl.containers.render import cdi_document, cdi_table
 
     if as_json:
-        emit_json(cdi_document(files, claims, problem))
+        emit_document(cdi_document(files, claims, problem))
         return
     draw(cdi_table(files, claims, problem, width=width()))
 
@@ -134,7 +133,7 @@ def validate(
     checked = [check_file(file) for file in files]
     wrong = [file for file in checked if file.problems]
     if as_json:
-        emit_json({"files": [asdict(file) for file in checked]})
+        emit_document({"files": checked})
         if wrong:
             raise typer.Exit(BadDocument.exit_code)
         return

@@ -1,6 +1,5 @@
 """`vfioctl kata`: Kata's settings for devices, and their check. May not add behaviour to the api."""
 
-from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +11,7 @@ from vfioctl.claims.model.cdi import Node
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command, group_app
 from vfioctl.console.options import AsJson, completion
-from vfioctl.console.output import draw, emit_file, emit_json, say, width, write_whole
+from vfioctl.console.output import draw, emit_document, emit_file, say, width, write_whole
 from vfioctl.containers.api import ContainersApi
 from vfioctl.errors import HostError
 
@@ -96,7 +95,7 @@ def check(
     result = ContainersApi(opened(ctx)).kata.check(config_file, claim=claim, node=node)
     wrong = [check for check in result if check.ok is False]
     if as_json:
-        emit_json({"ok": not wrong, "checks": [asdict(check) for check in result]})
+        emit_document({"ok": not wrong, "checks": result})
         if wrong:
             raise typer.Exit(HostError.exit_code)
         return

@@ -12,7 +12,7 @@ from vfioctl.claims.model.cdi import Node
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command, group_app
 from vfioctl.console.options import AsJson, DryRun, completion
-from vfioctl.console.output import emit, emit_file, emit_json, say
+from vfioctl.console.output import emit, emit_document, emit_file, say
 from vfioctl.containers.api import ContainersApi
 from vfioctl.containers.oci.api import MOST_STATE, bundle_in
 from vfioctl.errors import BadSpec
@@ -77,7 +77,7 @@ def inject(
             return
     done = api.inject(bundle, claim, node=node, dry_run=dry_run)
     if as_json:
-        emit_json({**asdict(done), "written": bool(done.changes) and not dry_run})
+        emit_document({**asdict(done), "written": bool(done.changes) and not dry_run})
         return
     for change in done.changes:
         emit(change)

@@ -79,7 +79,7 @@ def _write_topology(built: "Built", file: Path, *, force: bool) -> None:
 
 def _show(built: "Built", *, explain: bool, as_json: bool) -> None:
     if as_json:
-        emit_document(built.summary(), indented=True)
+        emit_document(built.summary())
         return
     if explain:
         from vfioctl.domain.render.documents import choices_page

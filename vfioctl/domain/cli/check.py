@@ -69,7 +69,7 @@ def check(
     text = api.xml_of(file, connect=connect or "") if text is None else text
     result = api.check(text, host=not no_host, version=version, connect=connect or "")
     if as_json:
-        emit_document(result)
+        emit_document(result, compact=True)
         if not result.ok:
             raise typer.Exit(BadDocument.exit_code)
         return

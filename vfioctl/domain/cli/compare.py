@@ -97,7 +97,7 @@ def diff(ctx: typer.Context, name: Name, *, connect: Connect = "", as_json: AsJs
     """
     comparison = DomainApi(opened(ctx)).compared(name, connect=connect)
     if as_json:
-        emit_document(comparison, indented=True)
+        emit_document(comparison)
         if comparison.differences:
             raise typer.Exit(Drift.exit_code)
         return
@@ -137,7 +137,7 @@ def verify(
             f"{result.name} cannot be verified: neither its CPUs nor its memory can be seen", hint="run it as root"
         )
     if as_json:
-        emit_document(result, indented=True)
+        emit_document(result)
         if failure:
             raise typer.Exit(failure.exit_code)
         return

@@ -104,7 +104,7 @@ def list_domains(ctx: typer.Context, *, connect: Connect = "", as_json: AsJson =
     from vfioctl.domain.render.domains import domains_table, list_document
 
     if as_json:
-        emit_document(list_document(libvirt, known, held), indented=True)
+        emit_document(list_document(libvirt, known, held))
     elif known:
         draw(domains_table(known, held, width=width()))
     else:
@@ -127,7 +127,7 @@ def show(
     from vfioctl.domain.render.domains import domain_page, show_document
 
     if as_json:
-        emit_document(show_document(domain, held), indented=True)
+        emit_document(show_document(domain, held))
     elif xml:
         emit_file(domain.domain.xml)
     else:

@@ -9,7 +9,7 @@ from vfioctl.console.changes import agree_on_terminal, progress_lines, reporting
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson, Yes
-from vfioctl.console.output import draw, emit, emit_json, emit_json_text, say, width
+from vfioctl.console.output import draw, emit, emit_document, say, width
 from vfioctl.console.waiting import seconds_in
 from vfioctl.domain.api import DomainApi
 from vfioctl.domain.cli.options import Connect, DryRun, Name
@@ -69,7 +69,7 @@ def start(
     if as_json:
         from vfioctl.domain.render.running import start_document
 
-        emit_json_text(start_document(done).model_dump_json(indent=2))
+        emit_document(start_document(done))
         return
     emit(f"Domain {done.name} {'runs already' if done.ran_already else 'started'}.")
     for claim in done.made:
@@ -89,7 +89,7 @@ def _show_preview(session: "Session", preview: "Preview", *, as_json: bool) -> N
     from vfioctl.domain.render.running import start_page, start_preview
 
     if as_json:
-        emit_json_text(start_preview(preview).model_dump_json(indent=2))
+        emit_document(start_preview(preview))
         return
     draw(start_page(preview, session.registry))
     say(_DRY)
@@ -121,7 +121,7 @@ def stop(  # noqa: PLR0913 - one parameter for each option
     preview = lifecycle.preview_stop(name, connect=connect)
     if dry_run:
         if as_json:
-            emit_json_text(stop_document(preview, dry_run=True).model_dump_json(indent=2))
+            emit_document(stop_document(preview, dry_run=True))
         else:
             for line in stop_lines(preview, dry_run=True):
                 emit(line)
@@ -132,7 +132,7 @@ def stop(  # noqa: PLR0913 - one parameter for each option
     with reporting():
         done = lifecycle.stop(name, connect=connect, timeout=seconds, force=force, progress=progress_lines(session))
     if as_json:
-        emit_json_text(stop_document(done).model_dump_json(indent=2))
+        emit_document(stop_document(done))
         return
     for line in stop_lines(done):
         emit(line)
@@ -184,7 +184,7 @@ def _show(document: "FleetDocument", *, as_json: bool) -> None:
     if as_json:
         from vfioctl.domain.render.domains import without_passwords
 
-        emit_json(without_passwords(document.model_dump(mode="json")))
+        emit_document(without_passwords(document.model_dump(mode="json")))
         return
     if document.result == "nothing to do":
         emit("Nothing to do, all domains are as the file says.")

@@ -162,7 +162,7 @@ def _show(found: "Inventory", filters: Filters, form: _Form) -> None:
     if form.format is Format.JSON:
         from vfioctl.inventory.model.document import document_of
 
-        emit_document(document_of(found, everything=form.everything, shown=shown))
+        emit_document(document_of(found, everything=form.everything, shown=shown), compact=True)
     elif shown is not None or form.is_flat:
         _show_list(found, shown if shown is not None else matching(found, filters, everything=form.everything), form)
     else:

@@ -35,7 +35,7 @@ def show(
     tell_unfinished(session, damage=True)
     (address,) = api.chosen(host, [device])
     if as_json:
-        emit_document(host.by_address[address], indented=True)
+        emit_document(host.by_address[address])
         return
     from vfioctl.inventory.render.function import function_page
 

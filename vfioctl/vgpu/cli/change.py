@@ -9,7 +9,7 @@ from vfioctl.console.changes import carry_out, confirm, confirm_all, preview, pr
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson, DryRun, ForceHolders, Foreign, Persistent, Wait, Yes
-from vfioctl.console.output import emit, emit_json, say, say_error
+from vfioctl.console.output import emit, emit_document, say, say_error
 from vfioctl.console.waiting import Board, seconds_in
 from vfioctl.errors import BadSpec, VfioctlError
 from vfioctl.vgpu.api import VgpuApi
@@ -225,10 +225,10 @@ def restore(
 
 def _emit_document(restored: "Restored") -> None:
     """Prints one JSON object: the plans of a dry run, the outcomes, and the failures by file."""
-    emit_json(
+    emit_document(
         {
-            "plans": [plan.model_dump(mode="json") for plan in restored.plans],
-            "outcomes": [outcome.model_dump(mode="json") for outcome in restored.outcomes],
+            "plans": restored.plans,
+            "outcomes": restored.outcomes,
             "failures": {
                 name: {"message": error.message, "hint": error.hint} for name, error in restored.failures.items()
             },

@@ -80,7 +80,7 @@ def types(
     asked = requested(cards, after or ())
     forecasts = tuple(remaining(card, asked[card.id]) for card in cards if card.id in asked)
     if as_json:
-        emit_document(VgpuTypesDocument(cards, forecasts, vgpus.warnings))
+        emit_document(VgpuTypesDocument(cards, forecasts, vgpus.warnings), compact=True)
         return
     from vfioctl.vgpu.render.listing import vgpu_types_page
 
@@ -113,7 +113,7 @@ def list_vgpus(ctx: typer.Context, parent: Parent = None, *, as_json: AsJson = F
         reservation for reservation in InventoryApi(session).reservations() if reservation.subject in names
     )
     if as_json:
-        emit_document(VgpuListDocument(instances, vgpus.warnings, reserved))
+        emit_document(VgpuListDocument(instances, vgpus.warnings, reserved), compact=True)
         return
     from vfioctl.vgpu.render.listing import vgpu_table
 
@@ -146,7 +146,7 @@ def show(
     vgpus = api.vgpus()
     shown = instance_called(vgpus, vgpu)
     if as_json:
-        emit_document(shown)
+        emit_document(shown, compact=True)
         return
     from vfioctl.vgpu.render.listing import vgpu_page
 
