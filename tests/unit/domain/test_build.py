@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -32,6 +33,7 @@ from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.probe.processor import read_processor
 from vfioctl.kernel.recorded.host import Recorded
 from vfioctl.kernel.recorded.tree import form
+from vfioctl.placement.model.capacity import HugepagePool
 from vfioctl.placement.model.owner import Owner
 from vfioctl.placement.model.request import ClaimRequest
 
@@ -55,7 +57,7 @@ class TestSpecs:
             ("--gpus 1 --cpus 3", "3 vCPUs do not fill cores of 2 threads"),
             ("--gpus 1 --memory 3QB", "not a size"),
             ("--gpus 1 --memory 1000B", "must be at least 1 MiB"),
-            ("--gpus 1 --hugepages 4MiB", "hugepages must be auto, 1GiB, 2MiB or none"),
+            ("--gpus 1 --hugepages 4MiB", "hugepages must be auto, 1GiB, 512MiB, 2MiB or none"),
             ("--gpus 1 --policy never", "policy must be strict or preferred"),
             ("--gpus 1 --template ../../etc/passwd", "template"),
             ("--gpus 1 --template nope", "there is no template 'nope'"),
@@ -386,6 +388,15 @@ class TestMemory:
     def test_why_these_pages(self, pages: PageSize, why: str) -> None:
         built = Host.recorded("hgx8").domain.build(DomainSpec(name="a", gpus=1, memory=GIB, hugepages=pages))
         assert [each.why for each in built.layout.choices if each.what == "memory"] == [why]
+
+    def test_pages_of_512_mib_where_the_host_has_them(self) -> None:
+        pool = HugepagePool(0, 512 << 20, 16, 16)
+        arm = replace(self.capacity, hugepages=(pool, replace(pool, size=2 << 20, total=4096, free=4096)))
+        found = divide(4 * GIB, {0: 8}, arm, {}, pages=PageSize.AUTO, policy=Policy.STRICT)
+        assert (found.by_node, found.page_size) == ({0: 4 * GIB}, 512 << 20)
+        assert found.choices[0].excluded == ("1GiB pages: node 0 has 0 free, 4 are needed",)
+        none = divide(900 * GIB, {0: 8, 1: 8}, self.capacity, {}, pages=PageSize.AUTO, policy=Policy.STRICT)
+        assert "512MiB" not in str(none.choices)
 
     def test_is_where_the_pages_are(self) -> None:
         found = divide(900 * GIB, {0: 8, 1: 24}, self.capacity, {}, pages=PageSize.GIB, policy=Policy.STRICT)

@@ -101,6 +101,11 @@ class TestViommu:
         done = run(f"{BUILD} {host} --hugepages none --viommu {model}")
         assert (done.code, f"--viommu {model}: no machine for" in done.err) == (2, True)
 
+    def test_coherent_memory_that_stays_offline_is_reported(self, run: Run) -> None:
+        said = "coherent memory of GPUs: their memory does not come online as memory of the guest"
+        assert said in run(f"{BUILD} gh200 --hugepages none").err
+        assert said not in run(f"{BUILD} hgx8").err
+
     def test_none_removes_that_of_a_template(self) -> None:
         for viommu, number in (("template", 1), ("none", 0)):
             root = ET.fromstring("<domain><devices><iommu model='virtio'/></devices></domain>")  # noqa: S314

@@ -50,6 +50,8 @@ class Device(NamedTuple):
     mdev_display: bool = False
     managed: bool = False
     """libvirt binds it to VFIO, and gives it back"""
+    is_coherent: bool = False
+    """its memory is memory of the host's CPUs too, as that of NVIDIA Grace's GPUs"""
     is_boot_display: bool = False
     on_vfio: bool = False
     rom: str = ""

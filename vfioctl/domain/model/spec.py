@@ -41,6 +41,8 @@ class PageSize(StrEnum):
     AUTO = "auto"
     """The largest hugepages that are free in sufficient number; ordinary pages if there are none."""
     GIB = "1GiB"
+    HALF_GIB = "512MiB"
+    """Of kernels with pages of 64 KiB, as on Arm."""
     MIB = "2MiB"
     NONE = "none"
 

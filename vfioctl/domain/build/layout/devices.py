@@ -22,7 +22,7 @@ _LABELS = (
     ("0680", "switch"),
     ("0108", "nvme"),
 )
-_VGA = "0300"
+_VGA, _COHERENT = "0300", "nvgrace_gpu_vfio_pci"
 NO_ROMS: Mapping[PciAddress, str] = {}
 
 
@@ -79,6 +79,7 @@ def _function(address: PciAddress, inventory: Inventory) -> Device:
         prefetchable=function.prefetchable_64,
         has_display=function.class_code.startswith(_VGA),
         vendor_vfio=function.vgpu_type is not None,
+        is_coherent=_COHERENT in function.available_drivers,
         is_boot_display=function.boot_vga,
         on_vfio=function.on_vfio,
     )

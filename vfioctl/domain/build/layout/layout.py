@@ -83,9 +83,7 @@ def lay_out(
             *_distance_choices(cells, host.capacity),
             *pci.choices(expanders, nccl=nccl),
             *space.choices,
-            *_rom_choices(devices),
-            *_boot_choices(devices),
-            *_vendor_choices(devices),
+            *_notes(devices),
             *cpus.shared(capacity, chosen),
             *_shared_choices(devices, host.others),
         ),
@@ -206,6 +204,12 @@ def _cell_choices(cells: Sequence[Cell], capacity: Capacity) -> Sequence[Choice]
     return choices
 
 
+def _notes(devices: Sequence[Device]) -> Iterator[Choice]:
+    """Yield what some devices need."""
+    for choices in (_rom_choices, _boot_choices, _coherent_choices, _vendor_choices):
+        yield from choices(devices)
+
+
 def _rom_choices(devices: Sequence[Device]) -> Sequence[Choice]:
     off = [device.label for device in devices if hides_rom(device)]
     why = "they show no display: the guest's firmware need not run their code"
@@ -226,6 +230,16 @@ def _boot_choices(devices: Sequence[Device]) -> Iterator[Choice]:
                 f"a sound one (vfioctl rom {device.subject} -o FILE), and build with --rom {device.subject}=/PATH/FILE"
             )
             yield Choice(f"ROM of {device.label}", "the card's", "no file is named", weaker=weaker)
+
+
+def _coherent_choices(devices: Sequence[Device]) -> Sequence[Choice]:
+    """Return a choice for GPUs whose memory the guest is to use as its own (libvirt, formatdomain, acpi of hostdev)."""
+    labels = ", ".join(device.label for device in devices if device.is_coherent)
+    weaker = (
+        "their memory does not come online as memory of the guest: its driver needs NUMA cells without CPUs and "
+        "memory, which the device names with <acpi nodeset='1-8'/> (libvirt 11.8)"
+    )
+    return [Choice("coherent memory of GPUs", labels, "no cells are made for it", weaker=weaker)] if labels else []
 
 
 def _vendor_choices(devices: Sequence[Device]) -> Sequence[Choice]:

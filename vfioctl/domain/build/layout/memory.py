@@ -13,7 +13,7 @@ from vfioctl.units import format_size
 
 ORDINARY = 1 << 20
 """Ordinary memory is divided in whole MiB."""
-SIZES = {PageSize.GIB: 1 << 30, PageSize.MIB: 2 << 20}
+SIZES = {PageSize.GIB: 1 << 30, PageSize.HALF_GIB: 512 << 20, PageSize.MIB: 2 << 20}
 _NAMES = {size: str(name) for name, size in SIZES.items()}
 
 _MORE_PAGES = (
@@ -47,7 +47,7 @@ def divide(
     """
     refused: list[str] = []
     asked = pages in SIZES
-    for size in _sizes(pages, total):
+    for size in _sizes(pages, total, capacity):
         units = -(-total // size)
         more = "" if units * size == total else f"{_amount(units * size)} instead of {_amount(total)}, in whole pages"
         if more and policy is Policy.STRICT:
@@ -74,10 +74,14 @@ def divide(
     return _ordinary(total, vcpus, free, policy, tuple(refused), weaker)
 
 
-def _sizes(pages: PageSize, total: int) -> Sequence[int]:
+def _sizes(pages: PageSize, total: int, capacity: Capacity) -> Sequence[int]:
+    """Return the sizes to try, the largest first; 512 MiB only on a host that has such pages."""
     if pages is PageSize.NONE:
         return ()
-    return [SIZES[pages]] if pages in SIZES else [size for size in SIZES.values() if total % size == 0]
+    if pages in SIZES:
+        return [SIZES[pages]]
+    sizes = {SIZES[PageSize.GIB], SIZES[PageSize.MIB], *(pool.size for pool in capacity.hugepages)}
+    return [size for size in SIZES.values() if total % size == 0 and size in sizes]
 
 
 def free_pages(capacity: Capacity, node: int, size: int) -> int:
@@ -89,7 +93,7 @@ def free_pages(capacity: Capacity, node: int, size: int) -> int:
 
 def by_room(spec: DomainSpec, capacity: Capacity, free: Mapping[int, int]) -> Sequence[int]:
     """Return the nodes with CPUs, that with the most free memory of the largest pages of which it has enough first."""
-    sizes = _sizes(spec.hugepages, spec.memory)
+    sizes = _sizes(spec.hugepages, spec.memory, capacity)
 
     def key(node: int) -> tuple[float, ...]:
         free_bytes = [size * free_pages(capacity, node, size) for size in sizes]
@@ -102,7 +106,7 @@ def by_room(spec: DomainSpec, capacity: Capacity, free: Mapping[int, int]) -> Se
 def rooms_in_words(spec: DomainSpec, capacity: Capacity, free: Mapping[int, int]) -> str:
     """Return what each node with CPUs has free: of the largest pages that any has, else of ordinary memory."""
     nodes = sorted(capacity.topology.by_node)
-    for size in _sizes(spec.hugepages, spec.memory):
+    for size in _sizes(spec.hugepages, spec.memory, capacity):
         free_units = {node: free_pages(capacity, node, size) for node in nodes}
         if any(free_units.values()):
             return _have(free_units, size)
