@@ -5,15 +5,37 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from vfioctl.domain.probe.domains import Domains, stop_command, unknown_domain
+from vfioctl.claims.api import ClaimsApi
+from vfioctl.core.change import Change, Draft
+from vfioctl.domain.check.checker import judged
+from vfioctl.domain.define.storage import planned_volumes, written_by
+from vfioctl.domain.document.differences import is_still
+from vfioctl.domain.document.mark import marked
+from vfioctl.domain.document.needs import needs_nothing, needs_of
+from vfioctl.domain.document.other_domains import others_in
+from vfioctl.domain.document.reader import read_domain
+from vfioctl.domain.document.xml import text_of
+from vfioctl.domain.model.definition import (
+    DEFINITION,
+    DefineIntent,
+    UndefineIntent,
+    checked_name,
+    resource_name,
+    subject_of,
+)
+from vfioctl.domain.model.finding import Severity
+from vfioctl.domain.model.owner import is_owner, refuse_foreign_claim
+from vfioctl.domain.probe.domains import Domains, ask_libvirt, stop_command, unknown_domain, validate
+from vfioctl.domain.probe.images import refuse_shared_images
+from vfioctl.domain.run.claims import RunClaims
 from vfioctl.errors import BadDocument, ClaimConflict, DeviceInUse, Foreign
+from vfioctl.kernel.libvirt.answers import INVALID_BY_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from vfioctl.core.change import Change, Intent, Plan
+    from vfioctl.core.change import Intent, Plan
     from vfioctl.domain.document.reader import Domain
-    from vfioctl.domain.model.definition import DefineIntent, UndefineIntent
     from vfioctl.domain.model.libvirt import DomainXml, Libvirt
     from vfioctl.domain.model.storage import Storage
     from vfioctl.session import Session
@@ -30,8 +52,6 @@ class Definitions:
 
     def replan(self, intent: Intent) -> Plan:
         """Plan the intent of a saved plan on the host as it is now."""
-        from vfioctl.domain.model.definition import DefineIntent, UndefineIntent
-
         if intent.verb == DefineIntent.model_fields["verb"].default:
             return self._define(DefineIntent.model_validate(intent.model_dump()))
         return self._undefine(UndefineIntent.model_validate(intent.model_dump()))
@@ -55,10 +75,6 @@ class Definitions:
         Raises BadDocument, BadSpec for a disk of another domain, Foreign, ClaimConflict for a claim of somebody else,
         HostError.
         """
-        from vfioctl.domain.document.reader import read_domain
-        from vfioctl.domain.document.xml import text_of
-        from vfioctl.domain.model.definition import DefineIntent, checked_name
-
         wanted = read_domain(text)
         if not wanted.name:
             raise BadDocument("the document has no name", hint="it needs <name>NAME</name>")
@@ -75,8 +91,6 @@ class Definitions:
 
     def plan_volumes(self, name: str, storage: Storage, *, connect: str = "") -> Plan:
         """Plan the volumes of a domain whose definition stays. Raises BadSpec, Foreign, HostError."""
-        from vfioctl.domain.model.definition import DefineIntent, checked_name
-
         uri = self._domains.uri(connect)
         return self._define(DefineIntent(uri=uri, name=checked_name(name), uuid="", document="", storage=storage))
 
@@ -85,19 +99,12 @@ class Definitions:
 
         `foreign`: also if vfioctl did not define it. Raises UnknownDomain, Foreign, DeviceInUse, HostError.
         """
-        from vfioctl.domain.model.definition import UndefineIntent, checked_name
-
         domain = self._domains.find(name, connect).domain.name
         return self._undefine(
             UndefineIntent(uri=self._domains.uri(connect), name=checked_name(domain), foreign=foreign)
         )
 
     def _define(self, intent: DefineIntent, more: tuple[str, ...] = (), leaving: Collection[str] = ()) -> Plan:
-        from vfioctl.domain.document.differences import is_still
-        from vfioctl.domain.document.mark import marked
-        from vfioctl.domain.document.reader import read_domain
-        from vfioctl.domain.probe.domains import ask_libvirt
-
         volumes, notes = self._volumes(intent)
         if not intent.document:
             return self._planned(intent, "", "", (), volumes)
@@ -125,14 +132,9 @@ class Definitions:
     def _volumes(self, intent: DefineIntent) -> tuple[Sequence[Change], tuple[str, ...]]:
         if intent.storage is None:
             return (), ()
-        from vfioctl.domain.define.storage import planned_volumes
-
         return planned_volumes(self._kernel, intent.uri, intent.storage)
 
     def _undefine(self, intent: UndefineIntent) -> Plan:
-        from vfioctl.domain.document.reader import read_domain
-        from vfioctl.domain.probe.domains import ask_libvirt
-
         libvirt = ask_libvirt(self._kernel, intent.uri)
         current = next((domain for domain in libvirt.domains if domain.name == intent.name), None)
         if current is None:
@@ -151,9 +153,6 @@ class Definitions:
 
     def _refuse_left_over(self, intent: UndefineIntent) -> None:
         """Raise ClaimConflict if the domain has not released what it claimed for its run: nothing would show it."""
-        from vfioctl.domain.document.needs import needs_nothing
-        from vfioctl.domain.run.claims import RunClaims
-
         for claim in RunClaims(self._session, intent.uri).made_for(needs_nothing(intent.name)):
             raise ClaimConflict(
                 f"domain {intent.name} has ended, and claim {claim.id}, which was made for it, still holds what it had",
@@ -169,9 +168,6 @@ class Definitions:
         notes: tuple[str, ...],
         volumes: Sequence[Change] = (),
     ) -> Plan:
-        from vfioctl.core.change import Change, Draft
-        from vfioctl.domain.model.definition import DEFINITION, resource_name, subject_of
-
         change = Change(
             kind=DEFINITION,
             name=resource_name(intent.uri, intent.name),
@@ -187,9 +183,6 @@ class Definitions:
 
     def _claim(self, intent: DefineIntent) -> str:
         """Return the id of the claim that was given. Raises UnknownDevice, BadSpec, ClaimConflict."""
-        from vfioctl.claims.api import ClaimsApi
-        from vfioctl.domain.model.owner import refuse_foreign_claim
-
         if not intent.claim:
             return ""
         claim = ClaimsApi(self._session).claim(intent.claim)
@@ -203,18 +196,11 @@ class Definitions:
 
         Return the images that could not be compared, each with the reason.
         """
-        from vfioctl.domain.define.storage import written_by
-        from vfioctl.domain.document.other_domains import others_in
-        from vfioctl.domain.probe.images import refuse_shared_images
-
         others = others_in(libvirt, (), but=(wanted.name, *leaving))
         return refuse_shared_images(self._kernel, wanted, others.images, known=written_by((known,)))
 
     def _refuse_invalid(self, uri: str, text: str) -> None:
         """Raise BadDocument for what libvirt's schema refuses; the driver may find more when it defines the domain."""
-        from vfioctl.domain.probe.domains import validate
-        from vfioctl.kernel.libvirt.answers import INVALID_BY_SCHEMA
-
         try:
             validate(self._kernel, uri, text)
         except BadDocument as error:
@@ -239,16 +225,11 @@ def _refuse_clash(libvirt: Libvirt, name: str, wanted: Domain) -> None:
 
 def is_ours(text: str) -> bool:
     """Return whether vfioctl wrote a definition."""
-    from vfioctl.domain.document.reader import read_domain
-
     return bool(text) and read_domain(text).mark.is_own
 
 
 def notes_of_define(name: str, current: DomainXml | None, before: str, after: str) -> tuple[str, ...]:
     """Return what the user should know before a domain is defined. `before` and `after`: its definitions."""
-    from vfioctl.domain.document.needs import needs_of
-    from vfioctl.domain.model.owner import is_owner
-
     notes = list(_faults(after))
     if needs_of(after).is_anything and not is_owner(name):
         notes.append(
@@ -265,9 +246,6 @@ def notes_of_define(name: str, current: DomainXml | None, before: str, after: st
 
 def _faults(text: str) -> Iterator[str]:
     """What is wrong with a document that libvirt would define all the same."""
-    from vfioctl.domain.check.checker import judged
-    from vfioctl.domain.model.finding import Severity
-
     errors = [finding for finding in judged(None, text, None).findings if finding.severity is Severity.ERROR]
     for error in errors[:_MOST_FAULTS]:
         yield f"it will not work as it is: {error.path}: {error.reason}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
-from vfioctl.domain.model.libvirt import DomainXml, Libvirt
+from vfioctl.domain.document.reader import read_domain
+from vfioctl.domain.model.libvirt import DomainXml, Libvirt, checked_uri
 from vfioctl.errors import BadDocument, HostError, RequestError, UnknownDomain
 
 if TYPE_CHECKING:
@@ -31,14 +32,10 @@ class Domains:
 
     def uri(self, connect: str = "") -> str:
         """Return the URI of the libvirt to use: `connect`, or that of the configuration. Raises BadSpec."""
-        from vfioctl.domain.model.libvirt import checked_uri
-
         return checked_uri(connect or self._session.settings("domain").connect)
 
     def libvirt(self, connect: str = "") -> Libvirt:
         """Return libvirt and all its domains."""
-        from vfioctl.domain.probe.domains import ask_libvirt
-
         return ask_libvirt(self._session.kernel, self.uri(connect))
 
     def known(self, libvirt: Libvirt, *, as_defined: bool = False) -> tuple[Known, ...]:
@@ -60,8 +57,6 @@ class Domains:
 
 
 def _known(domain: DomainXml, text: str) -> Known:
-    from vfioctl.domain.document.reader import read_domain
-
     try:
         return Known(domain, read_domain(text))
     except BadDocument as error:

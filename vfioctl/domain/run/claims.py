@@ -11,6 +11,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.model.claim import LABEL, Claim, ClaimState
 from vfioctl.domain.model.libvirt import known_as
 from vfioctl.domain.model.owner import is_owner
@@ -21,7 +22,6 @@ from vfioctl.placement.model.taken import Hugepages
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from vfioctl.claims.api import ClaimsApi
     from vfioctl.core.action import Progress
     from vfioctl.core.change import Plan
     from vfioctl.domain.document.needs import Needs
@@ -44,13 +44,7 @@ class RunClaims:
     """The claims of the domains of one libvirt."""
 
     def __init__(self, session: Session, uri: str) -> None:
-        self._session, self._uri = session, known_as(uri)
-
-    @property
-    def _claims(self) -> ClaimsApi:
-        from vfioctl.claims.api import ClaimsApi
-
-        return ClaimsApi(self._session)
+        self._session, self._uri, self._claims = session, known_as(uri), ClaimsApi(session)
 
     def of(self, needs: Needs) -> tuple[Claim, ...]:
         """Return the live claims of a domain, but not those of a domain of its name at another libvirt."""

@@ -9,7 +9,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from vfioctl.claims.api import ClaimsApi
+from vfioctl.domain.document.needs import needs_nothing, needs_of
+from vfioctl.domain.model.libvirt import is_elsewhere
 from vfioctl.domain.probe.domains import Domains, stop_command
+from vfioctl.domain.run.claims import RunClaims
 from vfioctl.errors import BadSpec, ClaimConflict, DeviceInUse, StalePlan, UnknownDomain, VerifyError, VfioctlError
 from vfioctl.signals import deferred
 
@@ -19,7 +23,7 @@ if TYPE_CHECKING:
     from vfioctl.core.change import Plan
     from vfioctl.domain.document.needs import Needs
     from vfioctl.domain.probe.domains import Known
-    from vfioctl.domain.run.claims import Held, RunClaims
+    from vfioctl.domain.run.claims import Held
     from vfioctl.placement.model.placement import Placement
     from vfioctl.session import Session
 
@@ -89,8 +93,6 @@ class Lifecycle:
 
     def preview_of(self, needs: Needs, *, connect: str = "") -> Preview:
         """Return what `start` would do for a domain that does not run, and may not be defined yet."""
-        from vfioctl.claims.api import ClaimsApi
-
         uri = self._uri(connect)
         holding = self._holding(uri)
         ending, serving = tuple(holding.preview_release(needs)), holding.serving(needs)
@@ -190,8 +192,6 @@ class Lifecycle:
 
     def _stoppable(self, name: str, connect: str) -> tuple[str, Needs, bool]:
         """Return libvirt's URI, a domain's needs, and whether it runs; also for one of which only claims are left."""
-        from vfioctl.domain.document.needs import needs_nothing
-
         try:
             uri, known = self._find(name, connect)
         except UnknownDomain:
@@ -223,8 +223,6 @@ class Lifecycle:
     # -- common --------------------------------------------------------------------------------------
 
     def _uri(self, connect: str) -> str:
-        from vfioctl.domain.model.libvirt import is_elsewhere
-
         uri = self._domains.uri(connect)
         if is_elsewhere(uri):
             raise BadSpec(f"{uri} is on another machine, whose devices cannot be claimed here", hint="run it there")
@@ -234,13 +232,9 @@ class Lifecycle:
         return self._uri(connect), self._domains.find(name, connect)
 
     def _needs(self, known: Known) -> Needs:
-        from vfioctl.domain.document.needs import needs_of
-
         return needs_of(known.domain.defined or known.domain.live)
 
     def _holding(self, uri: str) -> RunClaims:
-        from vfioctl.domain.run.claims import RunClaims
-
         return RunClaims(self._session, uri)
 
     def _runs(self, uri: str, name: str) -> bool:
