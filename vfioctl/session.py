@@ -103,6 +103,13 @@ class Session:
         return self.kernel.read(BOOT_ID)
 
     @property
+    def known_boot_id(self) -> str:
+        """The same; empty if the host does not report it, as a captured directory may not."""
+        from vfioctl.kernel.lenient import text_of
+
+        return text_of(self.kernel, BOOT_ID)
+
+    @property
     def problem(self) -> str:
         """Why the configuration cannot be used, for listings, which use the defaults; empty if it can."""
         return f"{self.config.problem.message}: the default timeouts are used" if self.config.problem else ""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from vfioctl.placement.model.capacity import Capacity, Context
     from vfioctl.placement.model.placement import Placement
     from vfioctl.placement.model.request import ClaimRequest
+    from vfioctl.placement.model.taken import Taken
     from vfioctl.session import Session
 
 NO_LABELS: Mapping[str, str] = {}
@@ -57,8 +58,8 @@ class ClaimsApi:
 
     @property
     def boot_id(self) -> str:
-        """This boot's id. Raises KernelRefused if the host does not report it."""
-        return self._session.boot_id
+        """This boot's id; empty if the host does not report it."""
+        return self._session.known_boot_id
 
     def claims(self, *, live_only: bool = True) -> tuple[Claim, ...]:
         """Return the claims, the newest first. Raises StoreDamaged."""
@@ -217,12 +218,14 @@ class ClaimsApi:
         """Give a live claim to another owner. Raises ClaimConflict, BadSpec; NoCapacity if it is over their quota."""
         from vfioctl.placement.api import PlacementApi
 
-        claim = self.claim(name)
-        taken = self.ledger.taken(but=(claim.id,))
-        if over := PlacementApi(self._session).over_quota(taken, Owner(owner), {}, claim.gpus):
-            raise NoCapacity(over, hint="release other claims of that owner, or raise the quota in config.toml")
+        claim, new, placements = self.claim(name), Owner(owner), PlacementApi(self._session)
+
+        def refuse(taken: Taken) -> None:
+            if over := placements.over_quota(taken, new, {}, claim.gpus):
+                raise NoCapacity(over, hint="release other claims of that owner, or raise the quota in config.toml")
+
         why = f"transferred from {claim.owner}"
-        return self.ledger.amend(claim.id, moment_of(self._session), owner=Owner(owner), why=why)
+        return self.ledger.amend(claim.id, moment_of(self._session), owner=new, why=why, refuse=refuse)
 
     def stale(self, claims: Iterable[Claim]) -> Stale:
         """Return which of these claims are stale, and why, by cheap checks only."""

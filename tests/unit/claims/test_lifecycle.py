@@ -13,7 +13,7 @@ import pytest
 from tests.hosts.machines import FOUR_GPUS, GrowingTree, copy, machine, original, reduced, state
 from tests.unit.conftest import Answer, Run
 from vfioctl.binding.api import BindingApi
-from vfioctl.claims.ledger.ledger import Moment
+from vfioctl.claims.ledger.ledger import ClaimLedger, Moment
 from vfioctl.claims.lifecycle.liveness import Liveness
 from vfioctl.claims.model.claim import Claim, Claimed, ClaimState, Undo
 from vfioctl.claims.render.claims import event_line
@@ -630,6 +630,23 @@ class TestQuotas:
         answer = run(f"claim transfer {made} --to vm/small --simulate hgx8")
         assert (answer.code, "over the quota of vm/small: 1 GPU" in answer.err) == (4, True)
         assert run(f"claim transfer {made} --to vm/b --simulate hgx8").code == 0
+
+    @pytest.mark.parametrize("command", ["transfer", "adopt"])
+    def test_is_compared_in_the_transaction(self, run: Run, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+        """Another process is faster after the first look."""
+        made = run("claim create --owner vm/a --gpus 1 --yes --json --simulate hgx8").document["id"]
+        name = "amend" if command == "transfer" else "reserve"
+        real: Callable[..., object] = getattr(ClaimLedger, name)
+
+        def late(*words: object, **more: object) -> object:
+            monkeypatch.setattr(ClaimLedger, name, real)
+            assert run("claim create --owner vm/small --device gpu3 --yes --simulate hgx8").code == 0
+            return real(*words, **more)
+
+        monkeypatch.setattr(ClaimLedger, name, late)
+        line = f"transfer {made} --to vm/small" if command == "transfer" else "adopt --owner vm/small --device gpu2"
+        answer = run(f"claim {line} --simulate hgx8")
+        assert (answer.code, "over the quota of vm/small: 1 GPU" in answer.err) == (4 * (command == "transfer"), True)
 
     def test_adopting_over_one_is_reported(self, run: Run) -> None:
         answer = run("claim adopt --owner vm/small --device gpu0 --device gpu1 --simulate hgx8")

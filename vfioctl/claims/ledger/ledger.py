@@ -56,6 +56,8 @@ class Draft(NamedTuple):
     claim: Claim
     uses: Uses
     placement: Placement
+    over_quota: str = ""
+    """The quota that it exceeds, which is only reported if the owner has the devices already."""
 
 
 class ClaimLedger:
@@ -162,11 +164,23 @@ class ClaimLedger:
         return claim
 
     def amend(
-        self, id_: str, moment: Moment, *, owner: Owner | None = None, expires: str | None = None, why: str
+        self,
+        id_: str,
+        moment: Moment,
+        *,
+        owner: Owner | None = None,
+        expires: str | None = None,
+        why: str,
+        refuse: Callable[[Taken], None] | None = None,
     ) -> Claim:
-        """Give a live claim to another owner, or another term. `why`: what was done, for its events."""
+        """Give a live claim to another owner, or another term. `why`: what was done, for its events.
+
+        `refuse`: called with what other claims take, in the same transaction; may raise.
+        """
         with self._store.transaction() as db:
             claim = live(db, id_)
+            if refuse:
+                refuse(rows.taken_in(db, but=(id_,)))
             changed = claim._replace(owner=owner or claim.owner, expires=expires if owner is None else claim.expires)
             db.execute("UPDATE claim SET owner = ?, expires = ? WHERE id = ?", (changed.owner, changed.expires, id_))
             note(db, changed, moment, why=why)

@@ -19,6 +19,7 @@ from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.scope import scope_of
 from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.api import place
+from vfioctl.placement.choosing.preconditions import exceeded
 from vfioctl.placement.model.owner import Owner
 from vfioctl.placement.model.placement import Placement
 from vfioctl.units import UUID, Uuid
@@ -122,7 +123,8 @@ def draft(
     )
     uses = uses_of(capacity.inventory, devices, placement.cpus)
     refuse_taken(uses.whole, uses.shared, taken)
-    return Draft(claim, uses, placement)
+    over = exceeded(capacity.settings.quotas, taken, claim.owner, claim.labels, claim.gpus) if as_they_are else ""
+    return Draft(claim, uses, placement, over)
 
 
 def _existing(placement: Placement, capacity: Capacity, *, cards: bool) -> tuple[ClaimedDevice, ...]:

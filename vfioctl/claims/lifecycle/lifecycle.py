@@ -105,13 +105,10 @@ class Lifecycle:
 
     def adopt(self, request: ClaimRequest) -> Claimed:
         """Claim the devices of a request as they are."""
-        from vfioctl.placement.api import PlacementApi
-
-        claim, *_ = self._reserve(request, request.canonical(), "", as_they_are=True)
+        claim, drafted, _ = self._reserve(request, request.canonical(), "", as_they_are=True)
         held = self._ledger.move(claim.id, ClaimState.HELD, moment_of(self._session), why=ADOPTED)
-        taken = self._ledger.taken(but=(claim.id,))
-        over = PlacementApi(self._session).over_quota(taken, claim.owner, claim.labels, claim.gpus)
         claimed = self._followed(Claimed(held))
+        over = drafted.over_quota if drafted else ""
         return claimed._replace(problem="; ".join(filter(None, [over, claimed.problem])))
 
     def _reserve(
