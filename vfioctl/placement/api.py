@@ -21,7 +21,8 @@ from vfioctl.placement.explaining.missing import Missing, missing_in
 from vfioctl.placement.explaining.reasons import no_capacity, why_not_isolated
 from vfioctl.placement.model.capacity import Capacity, Context, VgpuCreation
 from vfioctl.placement.place import candidates, place, refused
-from vfioctl.placement.probe.capacity import read_capacity
+from vfioctl.placement.probe.capacity import read_capacity, read_total_pages
+from vfioctl.placement.probe.topology import read_online
 from vfioctl.units import Uuid
 from vfioctl.vgpu.model.kinds import MDEV
 
@@ -79,6 +80,14 @@ class PlacementApi:
         if request.vgpu:
             return replace(capacity, creation=self._creation(request, capacity))
         return replace(capacity, held={**context.held, **self._held(request, capacity)}) if request.gpus else capacity
+
+    def online_cpus(self) -> Collection[int] | None:
+        """Return the CPUs that are online; None if they cannot be read."""
+        return read_online(self._session.kernel)
+
+    def total_pages(self, node: int, size: int) -> int | None:
+        """Return the number of hugepages of a node, free or not; None if it cannot be read. `size`: in bytes."""
+        return read_total_pages(self._session.kernel, node, size)
 
     def holders(
         self, functions: Sequence[Function], mdevs: Sequence[Uuid], inventory: Inventory, *, drivers: bool

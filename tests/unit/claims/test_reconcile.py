@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sqlite3
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.hosts.machines import FOUR_GPUS, copy, original, put_process, reduced
+from tests.hosts.machines import FOUR_GPUS, copy, original, put_process, reduced, written
 from tests.unit.conftest import Answer, Golden, Run, timeless
 from vfioctl import sources
 from vfioctl.claims.model.difference import Seen, SeenFunction, Use
@@ -70,6 +71,7 @@ class Machine:
 
     def differences(self) -> list[dict[str, Any]]:
         answer = self("reconcile")
+        assert "differences" in answer.document, answer
         found: list[dict[str, Any]] = answer.document["differences"]
         assert answer.code == (4 if found else 0)
         return found
@@ -130,6 +132,20 @@ def another_device(tree: Tree, address: str = GPU0) -> None:
     old = tree.text(f"{home}/device").removeprefix("0x")
     tree.put(f"{home}/device", "0x1db6")
     tree.put(f"{home}/modalias", tree.text(f"{home}/modalias").replace(old.upper(), "1DB6"))
+
+
+def test_a_captured_host_without_a_boot_id(host: Machine, run: Run, tmp_path: Path) -> None:
+    claim = host.claim("--device", "gpu0")
+    host.change(lambda tree: tree.remove(BOOT_ID))
+    place = ("--root", str(written(host.tree(), tmp_path / "root")), "--ledger", str(host.ledger))
+    answer = run("reconcile --json", *place)
+    assert (answer.code, answer.document["differences"]) == (0, [])
+    assert "whether the host was booted again is not known: it reports no boot id" in answer.document["unknown"]
+    for line in ("claim list --json", f"claim show {claim} --json"):
+        listing = run(line, *place)
+        assert (listing.code, '"stale": ""' in listing.out or '"stale":""' in listing.out) == (0, True)
+    host.sql("UPDATE claim SET state = 'reserved'")
+    assert run("reconcile --json", *place).document["differences"] == []
 
 
 def test_nothing_to_say(host: Machine) -> None:
@@ -692,6 +708,19 @@ class TestLibvirt:
         self.with_libvirt(monkeypatch, "web2")
         assert [each["kind"] for each in with_socket.differences() if each["claim"]] == ["owner gone"]
 
+    @pytest.mark.parametrize("owner", ["pod/ml/a/b", "user/alice", "vm/other"])
+    def test_a_domain_that_has_the_gpu_of_a_claim(
+        self, with_socket: Machine, monkeypatch: pytest.MonkeyPatch, owner: str
+    ) -> None:
+        claim = with_socket.claim("--device", "gpu0", owner=owner)
+        with_socket.change(guest(4711, "web1", GROUP0))
+        assert (with_socket.kinds() == []) is (owner != "vm/other"), "a guest without libvirt may be theirs"
+        self.with_libvirt(monkeypatch, "web1")
+        (found,) = with_socket.differences()
+        assert (found["kind"], found["claim"], found["device"]) == ("other user", claim, GPU0)
+        assert "guest web1" in found["words"]
+        with_socket.remedied()
+
     @pytest.mark.parametrize("missing", [True, False])
     def test_that_cannot_be_asked(self, with_socket: Machine, monkeypatch: pytest.MonkeyPatch, missing: bool) -> None:
         if missing:
@@ -886,6 +915,75 @@ class TestCdiThatFollowsClaims:
         assert named_in(host) == set()
 
 
+class TestCpusAndHugepages:
+    """They are compared with the machine, too: what is gone is no agreement."""
+
+    ONLINE = "/sys/devices/system/cpu/online"
+    POOL = "/sys/devices/system/node/node0/hugepages/hugepages-{}kB/nr_hugepages"
+
+    def test_cpus_that_are_offline(self, host: Machine) -> None:
+        claim = host.claim("--device", "gpu0", "--cpus", "2")
+        cpus = host(f"claim show {claim}").document["cpus"]
+        host.change(lambda tree: tree.put(self.ONLINE, "0"))
+        (difference,) = host.differences()
+        assert (difference["kind"], difference["claim"]) == ("CPUs offline", claim)
+        assert difference["words"] == f"CPUs {cpus} are offline: bring them online, or release the claim"
+        host.change(lambda tree: (tree.remove(self.ONLINE), tree.put_refused(self.ONLINE, errno.EIO)))
+        answer = host("reconcile")
+        assert answer.document["differences"] == []
+        assert "which CPUs are online is not known" in answer.document["unknown"]
+
+    def test_hugepages_that_are_gone(self, host: Machine) -> None:
+        claims = [host.claim("--device", f"gpu{n}", "--hugepages", "2GiB", owner=f"vm/{n}") for n in (0, 1)]
+        (pages,) = host(f"claim show {claims[0]}").document["hugepages"]
+        assert host.differences() == []
+        pool, most = self.POOL.format(pages["size"] // 1024), 2 * pages["pages"]
+        for total in (most - 1, 0, None):
+            host.change(lambda tree, n=total: tree.remove(pool) if n is None else tree.put(pool, str(n)))
+            found = host.differences()
+            assert {(each["kind"], each["claim"]) for each in found} == {("hugepages gone", claim) for claim in claims}
+            assert f"of {most} that claims hold" in found[0]["words"]
+        host.change(lambda tree: tree.put_refused(pool, errno.EIO))
+        answer = host("reconcile")
+        assert answer.document["differences"] == []
+        assert "the hugepages of node 0 cannot be read" in answer.document["unknown"]
+        host.change(lambda tree: (tree.remove(pool), tree.put(pool, str(most))))
+        assert host.differences() == []
+
+
+class TestHostUse:
+    """A claimed GPU that is with its host driver, as after a reboot, is used by others."""
+
+    GPU = "0000:01:00.0"
+    USERS = "Uid:\t{0}\t{0}\t{0}\t{0}"
+
+    @pytest.mark.parametrize(
+        ("owner", "uid", "cgroup", "is_told"),
+        [
+            ("vm/web1", 1000, "0::/", True),
+            ("vm/web1", 0, "0::/", True),
+            ("pod/ml/a/b", 1000, "0::/", True),
+            ("pod/ml/a/b", 0, "0::/system.slice/docker-" + 64 * "a" + ".scope", False),
+            ("user/alice", 1000, "0::/", False),
+            ("user/alice", 0, "0::/", False),
+            ("user/bob", 1000, "0::/", True),
+        ],
+    )
+    def test_is_reported(self, busy: Machine, owner: str, uid: int, cgroup: str, is_told: bool) -> None:
+        def use(tree: Tree) -> None:
+            put_process(tree, 4711, "/dev/nvidia0", name="train", status=self.USERS.format(uid), cgroup=cgroup)
+            tree.properties["user:1000"] = {"name": "alice"}
+            tree.remove("/proc/3107")
+            tree.remove("/proc/3395")
+
+        assert busy(f"claim adopt --owner {owner} --device {self.GPU}").code == 0
+        busy.change(use)
+        found = [(each["kind"], each["words"], each["remedy"]) for each in busy.differences() if each["claim"]]
+        words = "train (process 4711) uses it with its driver nvidia"
+        remedy = f"vfioctl holders {self.GPU} --simulate {busy.file} --ledger {busy.ledger}"
+        assert found == [("host use", words, remedy)] * is_told
+
+
 def test_golden(host: Machine, terminal: Run, golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     """Text and JSON, with a claim of each kind."""
     ids = iter(("aaaa0001", "aaaa0002", "aaaa0003"))
@@ -894,7 +992,10 @@ def test_golden(host: Machine, terminal: Run, golden: Golden, monkeypatch: pytes
     host.options = ["--simulate", "./hgx8.host"]
     host.ledger = ledger_of(host.file)
     for number in (0, 1, 2):
-        host.claim("--device", f"gpu{number}", "--ttl", "1h", owner=f"vm/web{number}")
+        more = ("--cpus", "2", "--hugepages", "2GiB") if number == 1 else ()
+        host.claim("--device", f"gpu{number}", "--ttl", "1h", *more, owner=f"vm/web{number}")
+    host.change(lambda tree: tree.put(TestCpusAndHugepages.ONLINE, "0"))
+    host.change(lambda tree: tree.put(TestCpusAndHugepages.POOL.format(1 << 20), "1"))
     host.sql("UPDATE claim SET expires = ? WHERE id = 'aaaa0001'", LONG_AGO)
     host.sql("UPDATE claim SET boot_id = 'x' WHERE id = 'aaaa0003'")
     host("bind gpu3 --yes")

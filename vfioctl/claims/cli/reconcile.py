@@ -38,11 +38,11 @@ def reconcile(
 ) -> None:
     """Compare the claims with the machine, and name a remedy for each difference.
 
-    Looks at devices and drivers, at who has them open, at libvirt's domains, containers, vGPUs and CDI files. --fix
-    releases stale claims whose devices are not in use, ends claims whose process died before it changed anything, and
-    restores claims whose devices are the same: what they had bound is bound again, after a reboot or if another driver
-    has it, and vGPUs that are gone are created again as they were. vfioctl's CDI files are written again. Users of a
-    device without a claim are only shown. Exits with 4 if differences remain.
+    Looks at devices and drivers, at who has them open, at libvirt's domains, containers, vGPUs, CPUs, hugepages and CDI
+    files. --fix releases stale claims whose devices are not in use, ends claims whose process died before it changed
+    anything, and restores claims whose devices are the same: what they had bound is bound again, after a reboot or if
+    another driver has it, and vGPUs that are gone are created again as they were. vfioctl's CDI files are written
+    again. Users of a device without a claim are only shown. Exits with 4 if differences remain.
     """
     session = opened(ctx)
     api = ClaimsApi(session).reconciling

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -27,6 +27,10 @@ class DifferenceKind(StrEnum):
     VGPU_GONE = "vGPU gone"
     OTHER_USER = "other user"
     """Another guest than the claim's owner has the device."""
+    HOST_USE = "host use"
+    """A process of somebody else uses a claimed GPU with its host driver."""
+    CPUS = "CPUs offline"
+    HUGEPAGES = "hugepages gone"
     FOREIGN_USE = "foreign use"
     CDI = "CDI file"
 
@@ -49,7 +53,7 @@ class Difference:
     kind: DifferenceKind
     words: str
     remedy: str
-    """A command that removes the difference."""
+    """A command that removes the difference, or names who must."""
     claim: str = ""
     owner: str = ""
     device: str = ""
@@ -66,6 +70,8 @@ class Use(NamedTuple):
     """The virtual machine's name, if it is one."""
     owner: str = ""
     """Who would own a claim of it."""
+    is_domain: bool = False
+    """Whether libvirt says so."""
 
 
 class SeenFunction(NamedTuple):
@@ -104,6 +110,7 @@ class Seen:
 
     now: str
     boot_id: str
+    """Empty if it is not known."""
     functions: Mapping[str, SeenFunction]
     mdevs: Mapping[str, str]
     """The mediated devices that exist, each with its parent."""
@@ -112,6 +119,13 @@ class Seen:
     definitions: frozenset[str] = frozenset()
     """The mediated devices that are defined and do not exist."""
     uses: tuple[Use, ...] = ()
+    """Of devices that are ready for guests."""
+    host_uses: tuple[Use, ...] = ()
+    """Of claimed GPUs that are with their host drivers."""
+    online: Collection[int] | None = None
+    """The CPUs that are online; None if they are not known."""
+    pages: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    """The number of hugepages by node and size in bytes, of the nodes and sizes of claims, as far as it is known."""
     cdi: tuple[SeenCdi, ...] = ()
     stale: Mapping[str, tuple[DifferenceKind, str]] = field(default_factory=dict)
     """The claims that are stale, by id, and why."""
@@ -119,6 +133,10 @@ class Seen:
     """The claims for which a change was interrupted, or is under way."""
     unknown: tuple[str, ...] = ()
     """What could not be looked at, and why."""
+
+    def is_of_this_boot(self, boot_id: str) -> bool:
+        """Return whether this may be the boot with that id."""
+        return self.boot_id in ("", boot_id)
 
 
 @dataclass(frozen=True)

@@ -93,11 +93,14 @@ def claims_text(claims: Iterable[Claim], stale: Stale = NOT_STALE) -> str:
 
 
 def unverified(claims: Iterable[Claim], boot_id: str) -> Stale:
-    """Return the live claims that were not verified since the host booted, as JSON reports them beside stale ones."""
+    """Return the live claims that were not verified since the host booted, as JSON reports them beside stale ones.
+
+    `boot_id`: empty if it is not known.
+    """
     from vfioctl.claims.model.difference import DifferenceKind
 
     known = (DifferenceKind.REBOOTED, ANOTHER_BOOT)
-    return {claim.id: known for claim in claims if claim.is_live and claim.boot_id != boot_id}
+    return {claim.id: known for claim in claims if claim.is_live and boot_id not in ("", claim.boot_id)}
 
 
 def why_stale(claim: Claim, stale: Stale) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
 from vfioctl.claims.model.claim import LABEL, Claim, ClaimedDevice, ClaimState, Undo
 from vfioctl.claims.model.difference import Difference, DifferenceKind, Fix, LostVgpu, Seen, SeenFunction, Use
+from vfioctl.console.words import counted
+from vfioctl.units import format_cpu_list, format_size
 
 _FIX = "vfioctl reconcile --fix"
 
@@ -18,6 +21,7 @@ def compare(claims: Sequence[Claim], seen: Seen) -> tuple[Difference, ...]:
     owned: dict[str, Claim] = {device.subject: claim for claim in claims for device in claim.devices}
     uses = _by_device(seen.uses)
     differences = [difference for claim in claims for difference in _of_claim(claim, seen, uses)]
+    differences += _short_pages(claims, seen)
     return (*differences, *_foreign(owned, seen, uses), *_cdi(seen))
 
 
@@ -47,10 +51,14 @@ def _of_claim(claim: Claim, seen: Seen, uses: Mapping[str, Sequence[Use]]) -> It
         return
     wrong = _fixable_together(claim, [*_devices(claim, seen)])
     yield from wrong
-    if claim.boot_id != seen.boot_id and not (stale and stale.fix):
+    if not seen.is_of_this_boot(claim.boot_id) and not (stale and stale.fix):
         is_used = any(device.subject in uses for device in claim.devices)
         yield from _of_an_earlier_boot(claim, wrong, is_used=is_used)
     yield from _used_by_others(claim, uses)
+    yield from _used_on_host(claim, seen)
+    if offline := [cpu for cpu in claim.cpus if seen.online is not None and cpu not in seen.online]:
+        words = f"CPUs {format_cpu_list(offline)} are offline: bring them online, or release the claim"
+        yield _differs(claim, DifferenceKind.CPUS, words, _release(claim))
 
 
 def _fixable_together(claim: Claim, wrong: Sequence[Difference]) -> Sequence[Difference]:
@@ -118,7 +126,7 @@ def _function(claim: Claim, device: ClaimedDevice, function: SeenFunction, seen:
         yield _differs(claim, DifferenceKind.DEVICE_REPLACED, words, _release(claim), address)
     elif address in seen.lost:
         yield _lost(claim, address, "it is no vGPU any more", seen.lost[address])
-    elif device.undo is Undo.UNBIND and claim.boot_id == seen.boot_id:  # a reboot undoes what was bound
+    elif device.undo is Undo.UNBIND and seen.is_of_this_boot(claim.boot_id):  # a reboot undoes what was bound
         if not function.on_vfio:
             words = f"the claim bound it to VFIO, and its driver is {function.driver or 'none'}"
             yield _differs(claim, DifferenceKind.DRIVER, words, _FIX, address, fix=Fix.RESTORE)
@@ -141,15 +149,37 @@ def _of_an_earlier_boot(claim: Claim, wrong: Sequence[Difference], *, is_used: b
 
 
 def _used_by_others(claim: Claim, uses: Mapping[str, Sequence[Use]]) -> Iterator[Difference]:
-    """Yield where another guest has a VM's device. The owner of another claim cannot be recognized by a name."""
-    if claim.owner.kind != "vm":
-        return
+    """Yield where another guest has a device. A container, or a user, may run a guest of any name without libvirt."""
+    is_vm = claim.owner.kind == "vm"
     for device in claim.devices:
-        guests = [use for use in uses.get(device.subject, ()) if use.guest]
-        others = [] if any(use.guest == claim.owner.name for use in guests) else guests
+        guests = [use for use in uses.get(device.subject, ()) if use.guest and (is_vm or use.is_domain)]
+        others = [] if any(use.owner == claim.owner for use in guests) else guests
         for use in others[:1]:
             command = f"vfioctl claim transfer {claim.id} --to {shlex.quote(use.owner)}"
             yield _differs(claim, DifferenceKind.OTHER_USER, f"{use.who} has it", command, device.subject)
+
+
+def _used_on_host(claim: Claim, seen: Seen) -> Iterator[Difference]:
+    """Yield where a process of somebody else uses a GPU with its host driver. Root may work for a user."""
+    ours = {device.subject for device in claim.devices}
+    own = (claim.owner, "user/root") if claim.owner.kind == "user" else (claim.owner,)
+    for device, uses in _by_device(seen.host_uses).items():
+        for use in [use for use in uses if device in ours and use.owner not in own][:1]:
+            words = f"{use.who} uses it with its driver {seen.functions[device].driver}"
+            yield _differs(claim, DifferenceKind.HOST_USE, words, f"vfioctl holders {device}", device)
+
+
+def _short_pages(claims: Sequence[Claim], seen: Seen) -> Iterator[Difference]:
+    """Yield the claims whose nodes have fewer hugepages than claims hold."""
+    held = [(claim, pages) for claim in claims if claim.state is ClaimState.HELD for pages in claim.hugepages]
+    claimed: Counter[tuple[int, int]] = Counter()
+    for _, (node, size, count) in held:
+        claimed[node, size] += count
+    for claim, (node, size, _) in held:
+        if (total := seen.pages.get((node, size), claimed[node, size])) < claimed[node, size]:
+            words = f"node {node} has {counted(total, 'hugepage')} of {format_size(size)}, of {claimed[node, size]}"
+            words = f"{words} that claims hold: allocate them again, or release the claim"
+            yield _differs(claim, DifferenceKind.HUGEPAGES, words, _release(claim))
 
 
 def _differs(

@@ -28,17 +28,17 @@ _DOMAINS = ("/etc/libvirt/qemu", "/run/libvirt/qemu")
 
 
 def stale_claims(session: Session, claims: Sequence[Claim], ledger: ClaimLedger) -> Stale:
-    """Return the claims that are stale."""
-    kernel, now, boot_id = session.kernel, time_now(), session.boot_id
+    """Return the claims that are stale. Which processes run is not known of a host that reports no boot id."""
+    kernel, now, boot_id = session.kernel, time_now(), session.known_boot_id
     stale: dict[str, tuple[DifferenceKind, str]] = {}
     perhaps_gone = []
     for claim in claims:
         if not claim.is_live:
             continue
         maker = (claim.pid, claim.boot_id)
-        if claim.state is ClaimState.RESERVED and not runs(*maker, boot_id):
+        if boot_id and claim.state is ClaimState.RESERVED and not runs(*maker, boot_id):
             stale[claim.id] = DifferenceKind.PROCESS_GONE, "the process that was making it has ended"
-        elif claim.state is ClaimState.RELEASING and not _is_released(claim, boot_id, ledger):
+        elif boot_id and claim.state is ClaimState.RELEASING and not _is_released(claim, boot_id, ledger):
             stale[claim.id] = DifferenceKind.PROCESS_GONE, "the process that was releasing it has ended"
         elif claim.expires and claim.expires <= now:
             stale[claim.id] = DifferenceKind.EXPIRED, "its term is over"

@@ -64,6 +64,15 @@ def read_hugepages(kernel: FileReader, nodes: Sequence[int]) -> tuple[HugepagePo
     )
 
 
+def read_total_pages(kernel: FileReader, node: int, size: int) -> int | None:
+    """Return the number of hugepages of a node, free or not; None if it cannot be read."""
+    home = NODE.format(node) if kernel.has(NODE.format(node)) or node else HOST
+    try:
+        return number_in(kernel.read(f"{home}/hugepages-{size // 1024}kB/nr_hugepages"))
+    except KernelRefused as error:
+        return 0 if error.symbol == "ENOENT" else None
+
+
 def _sizes(kernel: FileReader, home: str) -> Iterator[str]:
     return filter(_SIZE.fullmatch, names_in(kernel, home))
 

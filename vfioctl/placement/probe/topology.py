@@ -39,6 +39,14 @@ def read_topology(kernel: FileReader, nodes: Sequence[NumaNode]) -> Topology:
     return Topology(cores_of, unknown, read_isolated(kernel).intersection(node_of))
 
 
+def read_online(kernel: FileReader) -> Collection[int] | None:
+    """Return the CPUs that are online; None if they cannot be read."""
+    try:
+        return parse_cpu_list(kernel.read(f"{CPUS}/online"))
+    except (KernelRefused, BadSpec):
+        return None
+
+
 def read_isolated(kernel: FileReader) -> frozenset[int]:
     """Return the CPUs that are isolated from the scheduler, or that have no timer tick while they run one task.
 
