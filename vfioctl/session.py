@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import cached_property
@@ -194,6 +194,17 @@ class Session:
             if row.reservations
             for reservation in import_object(row.reservations)(self)
         )
+
+    def refuse_parts(self, subjects: Collection[str]) -> None:
+        """Raise ClaimConflict if others have reserved parts of a device.
+
+        It says who has a VF or vGPU, which a refusal because of a guest on it does not.
+        """
+        from vfioctl.core.reservations import NOTHING_RESERVED
+
+        for reservation in self.from_ledger(self.reservations, NOTHING_RESERVED)[0]:
+            if reservation.subject in subjects and not reservation.whole and reservation.by != self.reservation:
+                raise reservation.conflict()
 
     def publish(self) -> None:
         """As root, write what other users may know of the ledger, if that is not what is published."""

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vfioctl.binding.model.services import GPU_SERVICES
-from vfioctl.errors import BadSpec, KernelRefused
+from vfioctl.errors import BadSpec, DeviceInUse, KernelRefused
 from vfioctl.inventory.api import InventoryApi, Waiting, has_aliases, until_released
 
 if TYPE_CHECKING:
@@ -138,7 +138,12 @@ class BindingApi:
         processes = self._devices.processes()  # its workers scan while the inventory is read
         inventory = self._devices.inventory()
         chosen = self._devices.chosen(inventory, devices, every=every)
-        return self._session.plan(make(inventory, intent(chosen), processes))
+        try:
+            draft = make(inventory, intent(chosen), processes)
+        except DeviceInUse:
+            self._session.refuse_parts(chosen)
+            raise
+        return self._session.plan(draft)
 
     # -- planning inputs -----------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -42,13 +42,13 @@ class Reservation:
         """The device, or `a part of` it."""
         return f"{'' if self.whole else 'a part of '}{self.subject}"
 
-    def conflict(self, facts: Mapping[str, object]) -> ClaimConflict:
+    def conflict(self) -> ClaimConflict:
         """Return the error for somebody else who wants the device."""
         return ClaimConflict(
             self.words,
             hint="release it first, or choose another device",
             next_command=self.release,
-            facts=facts,
+            facts={"claim": self.claim, "owner": self.owner, "reserved": [asdict(self)]},
         )
 
 
@@ -62,4 +62,4 @@ def refuse_reserved(plan: Plan, reservations: Iterable[Reservation], *, acting_f
         if reservation.by != acting_for and (
             reservation.subject in plan.subjects or (reservation.whole and reservation.subject in concerned)
         ):
-            raise reservation.conflict({"reserved": [asdict(reservation)]})
+            raise reservation.conflict()

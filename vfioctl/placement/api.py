@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from vfioctl.session import Session
     from vfioctl.vgpu.api import VgpuApi
 
-__all__ = ["NO_CONTEXT", "PlacementApi", "place", "why_not_isolated"]
+__all__ = ["NO_CONTEXT", "PlacementApi", "exceeded", "place", "why_not_isolated"]
 NO_CONTEXT = Context()
 _CLAIMS = "claims"
 _TOO_FEW = "it has room for one, but not for all"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from vfioctl.errors import BadSpec, VfioctlError
 from vfioctl.inventory.api import LEDGER, InventoryApi, Waiting, until_released
-from vfioctl.vgpu.ledger.reading import recorded, recorded_if_possible, refuse_reserved_vfs
+from vfioctl.vgpu.ledger.reading import recorded, recorded_if_possible
 from vfioctl.vgpu.model.vgpu import Strategy
 
 if TYPE_CHECKING:
@@ -108,11 +108,10 @@ class VgpuApi:
         identifiers = tuple(Uuid(text) for text in uuids)
         refuse_uuids(identifiers, count)
         names = identifiers or tuple(Uuid(str(uuid4())) for _ in range(min(count, _MOST)))
-        place = None if parent is None else self.parent_called(parent)
         intent = asked(
             lambda: CreateVgpuIntent(
                 type=type_name,
-                parent=place,
+                parent=None if parent is None else self.parent_called(parent),
                 numa=numa,
                 count=count,
                 uuids=names,
@@ -232,7 +231,8 @@ class VgpuApi:
 
             wanted = total_vfs(self._kernel, address) if count is None else count
             intent = asked(lambda: SetVfsIntent(devices=(address,), vfs=wanted, foreign=foreign, persistent=persistent))
-            refuse_reserved_vfs(self._session, inventory.by_address[address], wanted)
+            if wanted != len(inventory.by_address[address].virtfns):
+                self._session.refuse_parts([address])
             return self._plan(intent, inventory)
 
         return until_released(make, wait=wait, waiting=waiting)

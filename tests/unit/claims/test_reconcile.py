@@ -8,6 +8,7 @@ import os
 import sqlite3
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -928,7 +929,8 @@ class TestCpusAndHugepages:
         (difference,) = host.differences()
         assert (difference["kind"], difference["claim"]) == ("CPUs offline", claim)
         assert difference["words"] == f"CPUs {cpus} are offline: bring them online, or release the claim"
-        host.change(lambda tree: (tree.remove(self.ONLINE), tree.put_refused(self.ONLINE, errno.EIO)))
+        host.change(lambda tree: tree.remove(self.ONLINE))
+        host.change(lambda tree: tree.put_refused(self.ONLINE, errno.EIO))
         answer = host("reconcile")
         assert answer.document["differences"] == []
         assert "which CPUs are online is not known" in answer.document["unknown"]
@@ -939,7 +941,9 @@ class TestCpusAndHugepages:
         assert host.differences() == []
         pool, most = self.POOL.format(pages["size"] // 1024), 2 * pages["pages"]
         for total in (most - 1, 0, None):
-            host.change(lambda tree, n=total: tree.remove(pool) if n is None else tree.put(pool, str(n)))
+            host.change(lambda tree: tree.remove(pool))
+            if total is not None:
+                host.change(partial(Tree.put, path=pool, text=str(total)))
             found = host.differences()
             assert {(each["kind"], each["claim"]) for each in found} == {("hugepages gone", claim) for claim in claims}
             assert f"of {most} that claims hold" in found[0]["words"]
@@ -947,7 +951,8 @@ class TestCpusAndHugepages:
         answer = host("reconcile")
         assert answer.document["differences"] == []
         assert "the hugepages of node 0 cannot be read" in answer.document["unknown"]
-        host.change(lambda tree: (tree.remove(pool), tree.put(pool, str(most))))
+        host.change(lambda tree: tree.remove(pool))
+        host.change(lambda tree: tree.put(pool, str(most)))
         assert host.differences() == []
 
 

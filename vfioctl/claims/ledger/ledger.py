@@ -114,10 +114,8 @@ class ClaimLedger:
 
     def last_event(self) -> int:
         """Return the number of the newest event; 0 if there is none."""
-        last_event: tuple[int | None] = self._store.read(
-            lambda db: db.execute("SELECT max(number) FROM claim_event").fetchone(), (0,)
-        )
-        return last_event[0] or 0
+        query = "SELECT coalesce(max(number), 0) FROM claim_event"
+        return self._store.read(lambda db: int(db.execute(query).fetchone()[0]), 0)
 
     def is_changing(self, id_: str) -> bool:
         """Return whether a change for this claim is under way, or was interrupted."""
@@ -249,16 +247,7 @@ def _take(db: sqlite3.Connection, claim: str, uses: Uses) -> None:
 
 
 def _conflict(db: sqlite3.Connection, resource: str) -> ClaimConflict:
-    conflicts = [
-        *db.execute(
-            "SELECT claim.id, owner, 1 FROM claim_use JOIN claim ON claim.id = claim_use.claim WHERE resource = ?1 "
-            "UNION ALL SELECT claim.id, owner, 0 FROM claim_part JOIN claim ON claim.id = claim_part.claim "
-            "WHERE resource = ?1",
-            (resource,),
-        )
-    ]
-    claim, owner, whole = conflicts[0]
-    return rows.reservation(resource, claim, owner, whole=bool(whole)).conflict({"claim": claim, "owner": owner})
+    return next(taken.conflict() for taken in rows.reservations_in(db, cpus=True) if taken.subject == resource)
 
 
 def _keyed(db: sqlite3.Connection, key: str, request: str) -> Claim | None:

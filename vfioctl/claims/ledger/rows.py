@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
+from shlex import quote
 from typing import Any
 
-from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState, Event, Undo
+from vfioctl.claims.model.claim import LABEL, Claim, ClaimedDevice, ClaimState, Event, Undo
 from vfioctl.claims.model.documents import device_document
 from vfioctl.core.published import texts
 from vfioctl.core.reservations import Reservation
@@ -34,11 +35,11 @@ LIVE = f"""
 """  # noqa: S608 - constants
 ONE = f"SELECT {_COLUMNS} FROM claim WHERE id = ?"  # noqa: S608 - constants
 _WHOLE = """
-    SELECT resource, claim_use.claim, owner FROM claim_use JOIN claim ON claim.id = claim_use.claim
+    SELECT resource, claim_use.claim, owner, labels FROM claim_use JOIN claim ON claim.id = claim_use.claim
     ORDER BY claim_use.rowid
 """
 _SHARED = """
-    SELECT resource, claim_part.claim, owner FROM claim_part JOIN claim ON claim.id = claim_part.claim
+    SELECT resource, claim_part.claim, owner, labels FROM claim_part JOIN claim ON claim.id = claim_part.claim
     ORDER BY claim_part.rowid
 """
 
@@ -141,7 +142,7 @@ def taken_in(db: sqlite3.Connection, *, but: Collection[str] = ()) -> Taken:
     """Return what live claims take. `but`: the ids of claims that do not count. Raises ValueError."""
     whole: dict[str, tuple[str, Owner]] = {}
     cpus: dict[int, tuple[str, Owner]] = {}
-    for resource, claim, owner in db.execute(_WHOLE):
+    for resource, claim, owner, _ in db.execute(_WHOLE):
         if claim in but:
             continue
         if resource.startswith(CPU):
@@ -149,7 +150,7 @@ def taken_in(db: sqlite3.Connection, *, but: Collection[str] = ()) -> Taken:
         else:
             whole[resource] = claim, Owner(owner)
     shared: dict[str, tuple[tuple[str, Owner], ...]] = {}
-    for resource, claim, owner in db.execute(_SHARED):
+    for resource, claim, owner, _ in db.execute(_SHARED):
         if claim not in but:
             shared[resource] = (*shared.get(resource, ()), (claim, Owner(owner)))
     claims = [claim for claim in map(claim_in, db.execute(LIVE)) if claim.id not in but]
@@ -161,15 +162,17 @@ def taken_in(db: sqlite3.Connection, *, but: Collection[str] = ()) -> Taken:
         owners[claim.owner] += gpus
         labels.update(dict.fromkeys(claim.labels.items(), gpus))
         pages.update({(size.node, size.size): size.pages for size in claim.hugepages})
-    return Taken(whole, shared, cpus, pages, owners, labels)
+    releases = {claim.id: _release(claim.id, claim.owner, claim.labels) for claim in claims}
+    return Taken(whole, shared, cpus, pages, owners, labels, releases)
 
 
-def reservations_in(db: sqlite3.Connection) -> Iterator[Reservation]:
-    """Yield the devices that live claims have, or of which they have parts."""
+def reservations_in(db: sqlite3.Connection, *, cpus: bool = False) -> Iterator[Reservation]:
+    """Yield the devices that live claims have, or of which they have parts. `cpus`: also their CPUs."""
     for query, whole in ((_WHOLE, True), (_SHARED, False)):
-        for resource, claim, owner in db.execute(query):
-            if not resource.startswith(CPU):
-                yield reservation(resource, claim, owner, whole=whole)
+        for resource, claim, owner, labels in db.execute(query):
+            if cpus or not resource.startswith(CPU):
+                release = _release(claim, Owner(owner), parse_json(labels))
+                yield Reservation(resource, f"{CLAIM}{claim}", owner, whole, release)
 
 
 def reservations_published(records: Any) -> Iterator[Reservation]:
@@ -182,8 +185,11 @@ def reservations_published(records: Any) -> Iterator[Reservation]:
         raise StoreDamaged("what root publishes of the ledger has no records of claims") from None
 
 
-def reservation(resource: str, claim: str, owner: str, *, whole: bool) -> Reservation:
-    return Reservation(resource, f"{CLAIM}{claim}", owner, whole, f"vfioctl claim release {claim}")
+def _release(claim: str, owner: Owner, labels: Mapping[str, str]) -> str:
+    """Return the command that ends a claim. One that was made for a run of a domain ends with the domain."""
+    if owner.kind == "vm" and LABEL in labels:
+        return f"vfioctl domain stop {quote(owner.name)} --connect {quote(labels[LABEL])}"
+    return f"vfioctl claim release {claim}"
 
 
 def request_in(text: str) -> dict[str, Any]:

@@ -10,16 +10,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vfioctl.claims.ledger.ledger import Draft, Uses
-from vfioctl.claims.ledger.rows import CPU, reservation
+from vfioctl.claims.ledger.rows import CLAIM, CPU
 from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState
 from vfioctl.claims.model.documents import Nodes
-from vfioctl.errors import UnknownDevice
+from vfioctl.core.reservations import Reservation
+from vfioctl.errors import ClaimConflict, UnknownDevice
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.scope import scope_of
 from vfioctl.inventory.model.values import PciAddress, Subject
-from vfioctl.placement.api import place
-from vfioctl.placement.choosing.preconditions import exceeded
+from vfioctl.placement.api import exceeded, place
 from vfioctl.placement.model.owner import Owner
 from vfioctl.placement.model.placement import Placement
 from vfioctl.units import UUID, Uuid
@@ -155,16 +155,18 @@ def refuse_taken(whole: Iterable[str], shared: Iterable[str], taken: Taken) -> N
     """
     for device in (*whole, *shared):
         if device in taken.whole:
-            claim, owner = taken.whole[device]
-            raise reservation(device, claim, owner, whole=True).conflict({"claim": claim, "owner": owner})
+            raise _conflict(device, taken.whole[device], taken)
     for device in whole:
         if device in taken.shared:
-            claim, owner = taken.shared[device][0]
-            raise reservation(device, claim, owner, whole=False).conflict({"claim": claim, "owner": owner})
+            raise _conflict(device, taken.shared[device][0], taken, whole=False)
 
 
 def _refuse_taken_cpus(cpus: Iterable[int], taken: Taken) -> None:
     for cpu in cpus:
         if cpu in taken.cpus:
-            claim, owner = taken.cpus[cpu]
-            raise reservation(f"{CPU}{cpu}", claim, owner, whole=True).conflict({"claim": claim, "owner": owner})
+            raise _conflict(f"{CPU}{cpu}", taken.cpus[cpu], taken)
+
+
+def _conflict(resource: str, claim: tuple[str, Owner], taken: Taken, *, whole: bool = True) -> ClaimConflict:
+    id_, owner = claim
+    return Reservation(resource, f"{CLAIM}{id_}", owner, whole, taken.releases[id_]).conflict()

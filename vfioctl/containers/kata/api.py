@@ -50,6 +50,7 @@ class KataApi:
             available.nodes,
             {path: number_of(self._kernel, path).removeprefix("c ") for path in available.nodes.values()},
             node,
+            claim is not None,
         )
         return findings(read_kata(self._kernel, config), host)
 

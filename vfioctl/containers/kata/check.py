@@ -68,6 +68,8 @@ class Host:
     """The major and minor number of each of these nodes, as `239:0`."""
     node: Node = Node.GROUP
     """The kind of these nodes, which the CDI file should have."""
+    is_claimed: bool = False
+    """Whether a claim has them, so that only what is done for the claim may bind them."""
 
 
 def findings(kata: Kata, host: Host) -> tuple[Finding, ...]:
@@ -106,7 +108,9 @@ def _devices(host: Host) -> Iterator[Finding]:
         driver = (function.driver or "no driver") if function else "a mediated device"
         ready = subject in host.nodes and (function is None or host.inventory.is_ready(function))
         node = host.nodes.get(subject, "no node of VFIO")
-        yield _judged(f"driver of {subject}", f"{driver}, {node}", f"vfioctl bind {subject} --with-group", ok=ready)
+        again = "vfioctl reconcile --fix, or claim it again without --no-bind"
+        remedy = again if host.is_claimed else f"vfioctl bind {subject} --with-group"
+        yield _judged(f"driver of {subject}", f"{driver}, {node}", remedy, ok=ready)
 
 
 def _cdi(host: Host) -> Iterator[Finding]:

@@ -33,3 +33,5 @@ class Taken:
     """The number of GPUs that each owner has, for quotas."""
     labels: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """The number of GPUs that claims with each label have."""
+    releases: Mapping[str, str] = field(default_factory=dict)
+    """The command that ends each claim, by its id."""

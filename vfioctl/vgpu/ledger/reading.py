@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from vfioctl.core.reservations import NOTHING_RESERVED
 from vfioctl.errors import StoreDamaged
 from vfioctl.vgpu.model.recorded import NOTHING, Recorded, TypeNames
 from vfioctl.vgpu.model.vgpu import Created
@@ -16,7 +14,6 @@ if TYPE_CHECKING:
 
     from vfioctl.core.published import Published
     from vfioctl.core.store import Store
-    from vfioctl.inventory.model.functions import Function
     from vfioctl.session import Session
 
 # of earlier boots only mediated devices: an address may belong to another device now
@@ -71,15 +68,3 @@ def _names(rows: Iterable[tuple[str, str, str]]) -> TypeNames:
     for card, kind, name in rows:
         names.setdefault(card, {})[kind] = name
     return names
-
-
-def refuse_reserved_vfs(session: Session, function: Function, wanted: int) -> None:
-    """Raise ClaimConflict if the PF, or one of its VFs, is reserved, and its number of VFs would change.
-
-    It says who has the VF, which a refusal because of a guest or a vGPU on it does not.
-    """
-    if wanted == len(function.virtfns):
-        return
-    for reservation in session.from_ledger(session.reservations, NOTHING_RESERVED)[0]:
-        if reservation.subject == function.address and reservation.by != session.reservation:
-            raise reservation.conflict({"reserved": [asdict(reservation)]})
