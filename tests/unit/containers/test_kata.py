@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -133,6 +134,7 @@ class TestCheck:
             ('cold_plug_vfio = "root-port"', 'cold_plug_vfio = "no-port"', "cold_plug_vfio"),
             ('cold_plug_vfio = "root-port"', "", "cold_plug_vfio"),
             ('cold_plug_vfio = "root-port"', "cold_plug_vfio = 1", "cold_plug_vfio"),
+            ('cold_plug_vfio = "root-port"', 'cold_plug_vfio = ["root-port"]', "cold_plug_vfio"),
             ('cold_plug_vfio = "root-port"', 'cold_plug_vfio = "switch-port"', "pcie_switch_port"),
             ("pcie_root_port = 4", "", "pcie_root_port"),
             ("pcie_root_port = 4", "pcie_root_port = 1", "pcie_root_port"),
@@ -146,6 +148,22 @@ class TestCheck:
     def test_each_setting(self, host: Host, config: Path, old: str, new: str, name: str) -> None:
         config.write_text(GOOD.replace(old, new))
         assert wrong(check(host, config)) == [name]
+
+    def test_a_drop_in_that_cannot_be_read_is_named(self, host: Host, config: Path) -> None:
+        drop_in = config.parent / "config.d/50-x.toml"
+        drop_in.parent.mkdir()
+        os.mkfifo(drop_in)
+        assert (
+            check(host, config)["configuration"].found == f"{drop_in} cannot be read: it is a FIFO, not a regular file"
+        )
+        drop_in.unlink()
+        drop_in.write_text("x")
+        assert check(host, config)["configuration"].found.startswith(f"{drop_in} is no TOML: ")
+
+    def test_a_link_to_itself_is_no_configuration(self, host: Host, config: Path) -> None:
+        config.unlink()
+        config.symlink_to(config.name)
+        assert "Too many levels of symbolic links" in check(host, config)["configuration"].found
 
     def test_one_claim_needs_fewer_ports(self, host: Host, config: Path) -> None:
         config.write_text(GOOD.replace("pcie_root_port = 4", "pcie_root_port = 1"))

@@ -301,7 +301,9 @@ class TestStdin:
         assert bundle_in(json.dumps(state).encode()) == Path("/run/x")
         assert bundle_in(json.dumps(CONFIG).encode()) is None
 
-    @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"bundle": 1}', b'{"bundle": "relative"}', b"\xff"])
+    @pytest.mark.parametrize(
+        "data", [b"", b"{}", b"[]", b'{"bundle": 1}', b'{"bundle": "relative"}', b'{"bundle": "/\\u0000"}', b"\xff"]
+    )
     def test_anything_else_is_refused(self, data: bytes) -> None:
         with pytest.raises(BadDocument):
             bundle_in(data)

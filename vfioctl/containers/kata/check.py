@@ -152,7 +152,7 @@ def _vfio(nodes: Sequence[str]) -> list[str]:
 def _settings(kata: Kata, settings: Mapping[str, Any], host: Host) -> Iterator[Finding]:
     name, hypervisor = hypervisor_of(settings)
     place = hypervisor.get("cold_plug_vfio", NO_PORT)
-    ok = place in PORTS
+    ok = place in tuple(PORTS)  # it may be a list, which has no hash
     yield _judged("cold_plug_vfio", f"{place} ({name or 'no hypervisor'})", f"root-port: {_CONFIG}", ok=ok)
     hot = hypervisor.get("hot_plug_vfio", NO_PORT)
     if ok and hot not in ("", NO_PORT):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,29 +29,31 @@ def read_kata(kernel: FileReader, config: Path | None) -> Kata:
     """Read Kata's configuration and its needs. `config`: its configuration.toml; None for the first that exists."""
     path = str(config) if config else next((place for place in _PLACES if kernel.has(place)), "")
     settings: Mapping[str, Any] | None = None
-    problem = ""
+    file, problem = path, ""
     try:
-        documents = _files(config) if config else _of_host(kernel, path) if path else ()
-        settings = merged([parse_toml(text) for text in documents]) if path else None
+        if path:
+            documents = []
+            for file in (path, *(_beside(path) if config else _drop_ins(kernel, path))):
+                text = read_file(Path(file), _MOST).decode("utf-8", "replace") if config else kernel.read(file)
+                documents.append(parse_toml(text))
+            settings = merged(documents)
     except KernelRefused as error:
-        problem = f"{error.path} cannot be read: {error.symbol}"
+        problem = f"{file} cannot be read: {error.symbol}"
     except OSError as error:
-        problem = f"{config} cannot be read: {error.strerror}"
+        problem = f"{file} cannot be read: {error.strerror}"
     except ValueError as error:
-        problem = f"{path} or a drop-in of it is no TOML: {error}"
+        problem = f"{file} is no TOML: {error}"
     return Kata(path, settings, problem, _pod_annotations(kernel), _plugins(kernel))
 
 
-def _files(config: Path) -> Iterator[str]:
-    beside = config.resolve().parent / "config.d"
-    drop_ins = sorted(beside.glob("*.toml")) if beside.is_dir() else []
-    return (read_file(file, _MOST).decode("utf-8", "replace") for file in (config, *drop_ins))
+def _beside(config: str) -> list[str]:
+    folder = f"{os.path.dirname(os.path.realpath(config))}/config.d"
+    return sorted(map(str, Path(folder).glob("*.toml")))
 
 
-def _of_host(kernel: FileReader, path: str) -> Iterator[str]:
+def _drop_ins(kernel: FileReader, path: str) -> list[str]:
     folder = f"{path.rpartition('/')[0]}/config.d"
-    drop_ins = [f"{folder}/{name}" for name in names_in(kernel, folder) if name.endswith(".toml")]
-    return (kernel.read(file) for file in (path, *drop_ins))
+    return [f"{folder}/{name}" for name in names_in(kernel, folder) if name.endswith(".toml")]
 
 
 def _pod_annotations(kernel: FileReader) -> tuple[str, ...] | None:

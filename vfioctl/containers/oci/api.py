@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from vfioctl.session import Session
 
 MOST_STATE = 1 << 20
+_BUNDLE = re.compile(r"/[^\0]{0,4095}")
 
 
 @dataclass(frozen=True)
@@ -82,18 +84,17 @@ def bundle_in(state: bytes) -> Path | None:
 
     Raises BadDocument for neither.
     """
+    problem = "what comes on stdin is neither a container's state nor its configuration"
     try:
         document: Any = parse_json(state, strict=True)
     except ValueError as error:
-        raise BadDocument(
-            f"what comes on stdin is neither a container's state nor its configuration: {error}"
-        ) from None
+        raise BadDocument(f"{problem}: {error}") from None
     if isinstance(document, dict):
-        if isinstance(document.get("bundle"), str) and document["bundle"].startswith("/"):
+        if isinstance(document.get("bundle"), str) and _BUNDLE.fullmatch(document["bundle"]):
             return Path(document["bundle"])
         if "ociVersion" in document and "process" in document:
             return None
     raise BadDocument(
-        "what comes on stdin is neither a container's state nor its configuration",
+        problem,
         hint="as a hook, it has the path of the bundle; by hand, name the bundle",
     )
