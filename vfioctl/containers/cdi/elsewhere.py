@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno as errnos
 import os
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from vfioctl.containers.cdi.validate import MOST_BYTES
 from vfioctl.errors import HostError
@@ -14,17 +14,17 @@ from vfioctl.kernel.files import replace_file
 from vfioctl.kernel.trusted import opened_directory, status_of
 from vfioctl.kernel.untrusted_files import read_regular
 
-T = TypeVar("T")
-
 
 def read(path: str) -> str:
     """Return the text of the file; empty if there is none. Raises HostError."""
-    return _reported(path, "read", lambda: _text(path))
+    with _reported(path, "read"):
+        return _text(path)
 
 
 def replace(path: str, text: str) -> None:
     """Replace the file as a whole; remove it if there is no text. Raises HostError."""
-    _reported(path, "written" if text else "removed", lambda: replace_file(path, text or None))
+    with _reported(path, "written" if text else "removed"):
+        replace_file(path, text or None)
 
 
 def _text(path: str) -> str:
@@ -47,9 +47,10 @@ def read_within(directory: int, name: str) -> tuple[bytes, os.stat_result]:
     return data, status
 
 
-def _reported(path: str, verb: str, act: Callable[[], T]) -> T:
+@contextmanager
+def _reported(path: str, verb: str) -> Iterator[None]:
     try:
-        return act()
+        yield
     except OSError as error:
         failure = HostError(f"{path} could not be {verb}", hint="name a directory that only you can change")
         failure.kernel_said = error.strerror or str(error)

@@ -22,7 +22,6 @@ PORTS = {"root-port": "pcie_root_port", "switch-port": "pcie_switch_port", "brid
 """The places for cold-plugged devices, and the setting with the number of ports of each."""
 NO_PORT = "no-port"
 MODES = ("guest-kernel", "vfio")
-GUEST_KERNEL = "guest-kernel"
 
 
 @dataclass(frozen=True)

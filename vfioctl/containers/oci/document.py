@@ -74,12 +74,10 @@ def injected(document: dict[str, Any], claim: str, devices: Sequence[DeviceNode]
     Raises BadDocument for a document that is not understood, ConflictError if it has another claim's devices.
     """
     edited = copy.deepcopy(document)
-    linux = _section(edited, "linux")
-    if linux is None:
+    if edited.get("linux") is None:
         raise BadDocument(f"{_CONFIG} has no linux section, so it is not a Linux container's")
-    notes = _section(edited, "annotations", make=True)
+    linux, notes = _section(edited, "linux"), _section(edited, "annotations")
     nodes, rules = _nodes(linux), _rules(linux)
-    assert notes is not None
     if any(not isinstance(text, str) for text in notes.values()):
         raise BadDocument(f"{_CONFIG}: annotations: not all are texts")
     _refuse_other_claim(notes, nodes, claim, devices)
@@ -102,15 +100,13 @@ def _only(sign: str, lines: Sequence[str], others: Sequence[str]) -> Iterator[st
     return (f"{sign} {line}" for line in lines if line not in known)
 
 
-def _section(document: dict[str, Any], name: str, *, make: bool = False) -> dict[str, Any] | None:
-    """Return an object of the document. A null counts as one that is not there, as it does for Go programs."""
-    section = document.get(name)
-    if section is None:
-        if not make:
-            return None
-        section = document[name] = {}
-    if not isinstance(section, dict):
+def _section(document: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return an object of the document, made if there is none. A null counts as none, as it does for Go programs."""
+    if document.get(name) is None:
+        document[name] = {}
+    if not isinstance(document[name], dict):
         raise BadDocument(f"{_CONFIG}: {name}: not an object")
+    section: dict[str, Any] = document[name]
     return section
 
 
@@ -137,9 +133,7 @@ def _nodes(linux: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _rules(linux: dict[str, Any]) -> list[dict[str, Any]]:
-    resources = _section(linux, "resources", make=True)
-    assert resources is not None
-    rules = _list(resources, "devices", "linux.resources.devices")
+    rules = _list(_section(linux, "resources"), "devices", "linux.resources.devices")
     for rule in rules:
         if not isinstance(rule.get("allow"), bool) or not isinstance(rule.get("access", ""), str):
             raise BadDocument(f"{_CONFIG}: linux.resources.devices: a rule is not understood")
@@ -193,16 +187,16 @@ def _place(nodes: list[dict[str, Any]], device: DeviceNode) -> None:
     nodes.append({"path": device.path, **numbers})
 
 
-def _rule(major: int, minor: int) -> dict[str, Any]:
+def _rule(major: object, minor: object) -> dict[str, Any]:
     return {"allow": True, "type": "c", "major": major, "minor": minor, "access": ACCESS}
 
 
 def _allows(rule: dict[str, Any], numbers: Collection[tuple[Any, Any]]) -> bool:
     """Return whether the rule is what vfioctl adds for one of these device numbers."""
-    pair = rule.get("major"), rule.get("minor")
-    if not all(map(_is_number, pair)):
+    major, minor = rule.get("major"), rule.get("minor")
+    if not (_is_number(major) and _is_number(minor)):
         return False  # perhaps a list, which no set can hold
-    return pair in numbers and rule == {**_rule(0, 0), "major": pair[0], "minor": pair[1]}
+    return (major, minor) in numbers and rule == _rule(major, minor)
 
 
 def _allow(rules: list[dict[str, Any]], device: DeviceNode) -> None:
