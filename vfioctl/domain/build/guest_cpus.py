@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from xml.etree.ElementTree import Element
 
 from vfioctl.domain.build.guest_devices import most_iothreads, virtio_disks
+from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.tree import child, insert, remove
 from vfioctl.domain.document.values import cpuset, number
+from vfioctl.domain.document.xml import Document
 from vfioctl.domain.model.layout import Layout
 from vfioctl.units import format_cpu_list
 
-_MOST_THREADS = 1 << 12
 _PINS = ("vcpupin", "emulatorpin", "iothreadpin", "vcpusched")
 
 
@@ -78,11 +79,8 @@ def _schedulers(root: Element, before: int, after: int) -> Iterator[Element]:
 
 
 def iothreads(root: Element) -> Sequence[int]:
-    """Return the ids of the I/O threads. Those that no id is given for have the lowest that are free."""
-    ids = {id_ for iothread in root.iterfind("iothreadids/iothread") if (id_ := number(iothread.get("id")))}
-    count = min(number(root.findtext("iothreads")) or 0, _MOST_THREADS)
-    free = (id_ for id_ in range(1, _MOST_THREADS) if id_ not in ids)
-    return sorted((*ids, *(next(free) for _ in range(count - len(ids)))))
+    """Return the ids of the I/O threads."""
+    return sorted(Domain(Document(root)).iothreads)
 
 
 def use_iothreads(root: Element) -> None:
