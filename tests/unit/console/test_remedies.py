@@ -95,6 +95,18 @@ class TestAClaim:
             assert (error["kind"], error["exit_code"]) == ("ClaimConflict", 4), line
             assert error["next_command"] == f"vfioctl domain stop web1 --connect {uri} --simulate hgx8", line
 
+    def test_of_vgpus_that_a_reboot_removed_leaves_their_room_taken(self, run: Run) -> None:
+        def free() -> dict[str, int]:
+            (card,) = run("vgpu types --json --simulate t4").document["cards"]
+            return {kind["profile"]: kind["available"]["at_most"] for kind in card["types"]}
+
+        at_first = free()
+        claim = run("claim create --owner vm/v --vgpu T4-4C=2 --yes --json --simulate t4").document["id"]
+        assert run("hosts reboot t4").code == 0
+        assert (at_first["T4-4C"], free()["T4-4C"]) == (4, 2)
+        assert run(f"claim release {claim} --yes --simulate t4").code == 0
+        assert free() == at_first
+
     def test_for_kata_after_a_reboot(self, run: Run) -> None:
         claim = run("claim create --owner pod/a/b/c --device gpu0 --yes --json --simulate hgx8").document["id"]
         assert run("hosts reboot hgx8").code == 0

@@ -66,17 +66,19 @@ def types(
     """List the vGPU types of each card, and how many more can be created.
 
     FREE is the number that can still be created on the whole card if only that type is used. If the kernel does not
-    report an exact number, it is a range: 1-4 means at least one, and at most four.
+    report an exact number, it is a range: 1-4 means at least one, and at most four. What live claims hold is not free,
+    also if a reboot has removed their vGPUs.
     """
     session = opened(ctx)
     api = VgpuApi(session)
     vgpus = api.vgpus()
     tell_unfinished(session)
+    from vfioctl.vgpu.ledger.journaled import without_claimed_room
     from vfioctl.vgpu.model.lookup import cards_called, requested
     from vfioctl.vgpu.model.vgpu import VgpuTypesDocument
     from vfioctl.vgpu.placement.capacity import after as remaining
 
-    cards = cards_called(vgpus, parent and api.parent_called(parent))
+    cards = cards_called(without_claimed_room(session, vgpus), parent and api.parent_called(parent))
     asked = requested(cards, after or ())
     forecasts = tuple(remaining(card, asked[card.id]) for card in cards if card.id in asked)
     if as_json:

@@ -6,6 +6,7 @@ import re
 import sqlite3
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from vfioctl.inventory.model.scope import FUNCTION
 from vfioctl.vgpu.model.intents import CreateVgpuIntent
 from vfioctl.vgpu.model.kinds import creates, is_uuid, place_and_type
 from vfioctl.vgpu.model.vgpu import Made, Vgpus, VgpuState
-from vfioctl.vgpu.placement.reserved import Reserved
+from vfioctl.vgpu.placement.reserved import Reserved, without_claimed
 
 if TYPE_CHECKING:
     from vfioctl.core.change import Plan
@@ -63,6 +64,11 @@ def claimed_and_lost(session: Session, vgpus: Vgpus) -> tuple[Reserved, ...]:
         Reserved(name, how.parent, how.type, f"{lost[name].by} of {lost[name].owner}", lost[name].release)
         for name, how in sorted(made.items())
     )
+
+
+def without_claimed_room(session: Session, vgpus: Vgpus) -> Vgpus:
+    """The same vGPUs, and cards with the room that claims leave: lost vGPUs of others keep theirs until the release."""
+    return replace(vgpus, cards=without_claimed(vgpus.cards, claimed_and_lost(session, vgpus)))
 
 
 def _made_by(plan: Plan) -> Mapping[str, Made]:
