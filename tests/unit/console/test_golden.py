@@ -8,12 +8,15 @@ from __future__ import annotations
 import json
 import sys
 from itertools import count
+from pathlib import Path
 
 import pytest
 
+from tests.hosts.machines import copy, original
 from tests.unit.conftest import Golden, Run, timeless
 from vfioctl.host import Host
 from vfioctl.kernel.recorded.bundled import bundled_hosts
+from vfioctl.kernel.recorded.tree import form
 
 HOSTS = sorted(bundled_hosts())
 WITH_VGPUS = ("a2", "l40s", "t4", "mi300x-vf", "xe", "mi300x")
@@ -113,6 +116,33 @@ def test_inventory(run: Run, terminal: Run, golden: Golden, host: str, file: str
     answer = (run if file.endswith(".json") else terminal)(f"--host {host} {LISTINGS[file]}")
     assert (answer.code, answer.err) == (0, "")
     golden(f"{host}/{file}", answer.out)
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "code"),
+    [
+        *((name, line, 0) for name, line in LISTINGS.items()),
+        ("list.txt", "inventory --columns address,gpu,group,driver,guest,name", 0),
+        ("inventory.csv", "inventory --all --format csv --columns address,gpu,group,numa,driver,name", 0),
+        ("filtered.txt", "inventory --driver nvidia", 0),
+        ("show.txt", "show 0b:00.0", 0),
+        ("unread.json", "show 0b:00.1 --json", 3),
+        ("numbered.json", "show gpu2 --json", 3),
+        ("bind.json", "bind 0b:00.0 --dry-run --json", 3),
+        ("place.json", "place --device 0b:00.1 --json", 3),
+    ],
+)
+def test_functions_that_never_answer(
+    run: Run, terminal: Run, golden: Golden, tmp_path: Path, file: str, line: str, code: int
+) -> None:
+    """Two functions of the host do not answer: one beside a GPU, and one alone in its group."""
+    tree = copy(original("workstation"))
+    for address in ("0000:0b:00.1", "0000:01:00.0"):
+        tree.properties.setdefault(f"sim:{address}", {})["unanswered"] = "1"
+    (tmp_path / "host").write_text(form(tree))
+    answer = (terminal if file.endswith(".txt") else run)(f"--simulate {tmp_path}/host {line}")
+    assert answer.code == code, answer.err
+    golden(f"unanswered/{file}", (answer.out + timeless(answer.err)).replace(str(tmp_path), "DIR"))
 
 
 @pytest.mark.parametrize("host", HOSTS)

@@ -180,7 +180,7 @@ RIGHT: tuple[tuple[str, HostFacts, tuple[tuple[str, str], ...]], ...] = (
     ("a device whose group could not be read", with_functions(gpu=function(GPU, iommu_group=None, unknown={"iommu_group": "EIO"})), ()),
     ("pages of a size that the host does not tell", replace(with_capacity(hugepages=()), processor=ARM), (*DEFAULT_PAGES, ("arch='x86_64' machine='q35'", "arch='aarch64' machine='virt'"), ("<maxphysaddr mode='passthrough' limit='46'/>", ""), ("<cache mode='passthrough'/>", ""), ("<vendor_id state='on' value='GenuineIntel'/>", ""), ("<pcihole64 unit='GiB'>512</pcihole64>", ""))),
     ("memory that is not strictly there", HOST, ((NUMATUNE, "<numatune><memory mode='preferred' nodeset='0'/></numatune>"), ("memory='4'", "memory='65'"), (">8</memory>", ">69</memory>"), ("<hugepages><page size='1' unit='GiB' nodeset='0-1'/></hugepages>", ""))),
-    ("a device that could not be read", with_capacity(inventory=replace(inventory(), unread=(PciAddress("7f:00.1"),))), ((AUDIO_SOURCE, AUDIO_SOURCE.replace("0x1b", "0x7f")),)),
+    ("a device that could not be read", with_capacity(inventory=replace(inventory(), unread={PciAddress("7f:00.1"): "EIO"})), ((AUDIO_SOURCE, AUDIO_SOURCE.replace("0x1b", "0x7f")),)),
 )  # fmt: skip
 
 

@@ -417,7 +417,7 @@ class Vanishing(Recorded):
 def test_a_vanished_device_costs_itself() -> None:
     found, sound = read_inventory(Vanishing(spoilt(), "")), read(spoilt())
     assert [f.address for f in found.functions] == [f.address for f in sound.functions if f.address != GPU]
-    assert [(w.subject, w.text) for w in found.warnings] == [(GPU, "it could not be read: ENOENT")]
+    assert [(w.subject, w.text) for w in found.warnings] == [(GPU, "not read: ENOENT")]
     assert read_facts(Vanishing(spoilt(), ""), [GPU, AUDIO]).keys() == {AUDIO}
 
 
@@ -464,7 +464,7 @@ class TestAModaliasThatDoesNotParse:
         found = read(tree)
         assert AUDIO not in found.by_address
         assert [w.subject for w in found.warnings] == [AUDIO]
-        assert found.unread == found.group_by_id[group].unread == (AUDIO,)
+        assert (*found.unread,) == found.group_by_id[group].unread == (AUDIO,)
         assert found.group_by_id[group].viable is None
         assert read_facts(Recorded(tree, ""), [AUDIO]) == {}
         with pytest.raises(GroupNotViable, match=f"{AUDIO} could not be read"):
@@ -538,7 +538,19 @@ def test_a_device_that_does_not_answer_still_says_what_it_is() -> None:
 def test_a_device_that_never_answers_costs_itself() -> None:
     found = read_inventory(Mute(spoilt(), 2))
     assert GPU not in found.by_address
-    assert len(found.warnings) == 2
+    assert found.unread == {GPU: "no answer after 1 s"}
+    assert [(w.subject, w.text) for w in found.warnings] == [(GPU, "not read: no answer after 1 s")]
+    group = read(spoilt()).by_address[GPU].iommu_group
+    assert found.group_by_id[group or -1].unread == (GPU,)
+    assert found.unread_beside(found.by_address[AUDIO]) == (GPU,)
+
+
+def test_a_function_alone_in_its_group_that_never_answers_leaves_the_group() -> None:
+    tree, sound = spoilt(), read(spoilt())
+    alone = next(group for group in sound.groups if len(group.members) == 1)
+    tree.properties[f"sim:{alone.members[0]}"] = {"unanswered": "1"}
+    group = read(tree).group_by_id[alone.id]
+    assert (group.members, group.unread, group.viable) == ((), alone.members, None)
 
 
 def test_facts_of_a_device_that_does_not_answer_are_stuck() -> None:

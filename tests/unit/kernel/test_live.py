@@ -460,7 +460,8 @@ class TestHostileHost:
         monkeypatch.setattr(files, "read_directory", blocking)
         found = self.inventory(tmp_path, timeout=0.8)
         assert self.ONE not in found.by_address
-        assert [w.subject for w in found.warnings if "did not return" in w.text] == [self.ONE, self.ONE]
+        assert found.unread == {self.ONE: "no answer in 0.8 s"}
+        assert [w.text for w in found.warnings if w.subject == self.ONE] == ["not read: no answer in 0.8 s"]
 
     def test_without_any_pci_bus_there_is_nothing(self, root: Path) -> None:
         found = read_inventory(Captured(str(root)))

@@ -117,9 +117,7 @@ def _refuse_bind(inventory: Inventory, intent: BindIntent, scope: Scope, moving:
 
 def _refuse_unread(inventory: Inventory, scope: Scope) -> None:
     """Refuse while a member of the groups or of the cards could not be read: it may be in use by the host."""
-    slots = {address.slot for address in scope.own}
-    members = {a for group in scope.groups for a in inventory.group_by_id[group].unread}
-    unread = in_order((*members, *(a for a in inventory.unread if a.slot in slots)))
+    unread = in_order(a for own in scope.own for a in inventory.unread_beside(inventory.by_address[own]))
     if unread:
         raise GroupNotViable(
             f"{', '.join(unread)} could not be read, so it is unknown whether a guest could own the group",

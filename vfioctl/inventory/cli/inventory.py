@@ -12,12 +12,13 @@ from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson, completion, device_argument
 from vfioctl.console.output import UNLIMITED, clear, draw, emit_csv, emit_document, say, width
 from vfioctl.console.waiting import seconds_in
-from vfioctl.errors import BadSpec
+from vfioctl.errors import BadSpec, some_of
 from vfioctl.inventory.api import InventoryApi, suggest_devices, suggest_drivers, suggest_nodes
 from vfioctl.inventory.selection.filters import Filters, matching
 
 if TYPE_CHECKING:
     from vfioctl.inventory.model.functions import Function, Inventory
+    from vfioctl.inventory.model.values import PciAddress
     from vfioctl.session import Session
 
 app = typer.Typer(add_completion=False)
@@ -157,26 +158,33 @@ def _seconds(watch: str | None) -> float:
 
 def _show(found: "Inventory", filters: Filters, form: _Form) -> None:
     shown = matching(found, filters, everything=form.everything) if filters.words else None
+    unread = () if shown is not None else tuple(found.unread)
     if shown == ():
         say(f"No device matches {filters.words}.")
+    if found.unread and shown is not None and not filters.devices:
+        say(f"{some_of(found.unread)} could not be read: it is unknown whether {filters.words} applies.")
     if form.format is Format.JSON:
         from vfioctl.inventory.model.document import document_of
 
         emit_document(document_of(found, everything=form.everything, shown=shown), compact=True)
     elif shown is not None or form.is_flat:
-        _show_list(found, shown if shown is not None else matching(found, filters, everything=form.everything), form)
+        listed = shown if shown is not None else matching(found, filters, everything=form.everything)
+        _show_list(found, listed, unread, form)
     else:
         _show_page(found, form)
 
 
-def _show_list(found: "Inventory", shown: "tuple[Function, ...]", form: _Form) -> None:
-    from vfioctl.inventory.render.fields import fields_called, flat_table, texts
+def _show_list(
+    found: "Inventory", shown: "tuple[Function, ...]", unread: "tuple[PciAddress, ...]", form: _Form
+) -> None:
+    from vfioctl.inventory.render.fields import fields_called, flat_table, rows_of, texts
 
     names = fields_called(form.columns)
+    rows = rows_of(found, shown, names, unread)
     if form.format is Format.CSV:
-        emit_csv([*([names] if form.header else []), *(texts(found, function, names) for function in shown)])
-    elif shown:
-        page = flat_table(found, shown, names, width=_width(form), asked=form.columns is not None, header=form.header)
+        emit_csv([*([names] if form.header else []), *map(texts, rows)])
+    elif rows:
+        page = flat_table(rows, names, width=_width(form), asked=form.columns is not None, header=form.header)
         draw(page, within=_width(form))
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from vfioctl.core.frozen import record_class
 from vfioctl.core.reservations import Reservation
 from vfioctl.inventory.model.functions import Function, Inventory, ProbeWarning
 from vfioctl.inventory.model.groups import Card, Group, Iommu, NumaNode
+from vfioctl.inventory.model.values import PciAddress
 
 
 @record_class
@@ -33,6 +34,8 @@ class InventoryDocument:
     numa_nodes: tuple[NumaNode, ...]
     iommu: Iommu
     warnings: tuple[ProbeWarning, ...]
+    unread: Mapping[PciAddress, str]
+    """functions that could not be read, and why"""
     reservations: tuple[Reservation, ...] = ()
     tally: Tally
     """of the GPUs in `gpus`, VFs included"""
@@ -64,6 +67,7 @@ def document_of(
         numa_nodes=inventory.numa_nodes,
         iommu=inventory.iommu,
         warnings=inventory.warnings,
+        unread=inventory.unread,
         reservations=inventory.reservations,
         tally=tally_of(inventory, gpus),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import takewhile
 
 from vfioctl.core.frozen import record_class
 from vfioctl.core.marks import Mark
@@ -189,8 +190,8 @@ class Inventory:
     drivers: tuple[str, ...] = ()
     """PCI drivers that are registered now"""
     warnings: tuple[ProbeWarning, ...] = ()
-    unread: tuple[PciAddress, ...] = ()
-    """functions that could not be read"""
+    unread: Mapping[PciAddress, str] = field(default_factory=dict)
+    """functions that could not be read, and why; in address order"""
     reservations: tuple[Reservation, ...] = ()
     """devices that the ledger reserves for somebody"""
 
@@ -214,9 +215,17 @@ class Inventory:
 
     @cached_property
     def numbered_gpus(self) -> Mapping[str, PciAddress]:
-        """`gpu0`, `gpu1`, ... in address order, the boot display last; VFs have no number."""
-        physical = (gpu.address for gpu in self.ordered_gpus if not gpu.is_vf)
-        return {f"gpu{number}": address for number, address in enumerate(physical)}
+        """`gpu0`, `gpu1`, ... in address order, the boot display last; VFs have no number.
+
+        GPUs behind a function that could not be read have none: it may be a GPU.
+        """
+        physical = (gpu for gpu in self.ordered_gpus if not gpu.is_vf)
+        certain = takewhile(lambda gpu: not self._doubts(gpu), physical)
+        return {f"gpu{number}": gpu.address for number, gpu in enumerate(certain)}
+
+    def _doubts(self, gpu: Function) -> bool:
+        """Return whether an unread function may be a GPU that comes before this one."""
+        return any(gpu.boot_vga or address.order < gpu.address.order for address in self.unread)
 
     @cached_property
     def gpu_names(self) -> Mapping[PciAddress, str]:
@@ -240,7 +249,12 @@ class Inventory:
         """The cards that have a GPU."""
         members = {self.card_of(gpu.address) for gpu in self.gpus if not gpu.is_vf}
         return tuple(
-            Card(slot=functions[0].slot, functions=functions, groups=self._groups_of(functions))
+            Card(
+                slot=functions[0].slot,
+                functions=functions,
+                unread=tuple({a: None for f in functions for a in self.unread_beside(self.by_address[f])}),
+                groups=self._groups_of(functions),
+            )
             for functions in sorted(members, key=lambda m: m[0].order)
         )
 
@@ -256,6 +270,19 @@ class Inventory:
         functions = (replace(f, numa_node=known.get(f.address, f.numa_node)) for f in self.functions)
         return replace(self, functions=tuple(functions)) if known else self
 
+    def unread_beside(self, function: Function) -> tuple[PciAddress, ...]:
+        """Return the functions of its group, and of its card unless it is a VF, that could not be read."""
+        if not self.unread:
+            return ()
+        known = self.group_by_id.get(-1 if function.iommu_group is None else function.iommu_group)
+        members = known.unread if known else ()
+        slots = set() if function.is_vf else {address.slot for address in self.card_of(function.address)}
+        return tuple(a for a in self.unread if a in members or (a.slot in slots and a not in self._virtual))
+
+    @cached_property
+    def _virtual(self) -> frozenset[PciAddress]:
+        return frozenset(vf for function in self.functions for vf in function.virtfns)
+
     def members_of(self, group: int | None) -> tuple[PciAddress, ...]:
         known = self.group_by_id.get(group) if group is not None else None
         return known.members if known else ()
@@ -263,7 +290,8 @@ class Inventory:
     def is_ready(self, function: Function) -> bool:
         """Return whether a guest can have the function now."""
         group = self.group_by_id.get(-1 if function.iommu_group is None else function.iommu_group)
-        return function.serves_guests and function.mark is None and group is not None and group.viable is True
+        viable = group is not None and group.viable is True and not self.unread_beside(function)
+        return function.serves_guests and function.mark is None and viable
 
 
 def card_members(functions: Iterable[Function]) -> Mapping[PciAddress, tuple[PciAddress, ...]]:

@@ -42,6 +42,8 @@ class Card:
 
     slot: str
     functions: tuple[PciAddress, ...]
+    unread: tuple[PciAddress, ...] = ()
+    """functions of it, or of its groups, that could not be read"""
     groups: tuple[int, ...]
 
 

@@ -114,6 +114,5 @@ def refuse_marked(function: Function) -> None:
 
 def refuse_unread(address: PciAddress, inventory: Inventory) -> None:
     """Raise HostError, with the reason, for a function that is there and could not be read."""
-    if address in inventory.unread:
-        why = next((warning.text for warning in inventory.warnings if warning.subject == address), "it did not answer")
+    if why := inventory.unread.get(address):
         raise HostError(f"{address} is there, and is not read: {why}", hint="try again when the host is less busy")

@@ -51,11 +51,11 @@ def read_some(
     _add_drivers(kernel, facts)
     _add_nodes(kernel, facts)
     return Inventory(
-        functions=_made(facts, []),
+        functions=_made(facts, scan.unread),
         groups=(),
         numa_nodes=(),
         iommu=Iommu(kind=None, translating=False),
-        drivers=(),
+        unread=_unread(scan),
     )
 
 
@@ -83,38 +83,43 @@ def assemble(
         function["mark"] = marks.get(function["address"])
         if reservation := whole.get(function["address"]):
             function |= {"claim": reservation.claim, "owner": reservation.owner}
-    warnings = [ProbeWarning(subject=subject, text=text) for subject, text in scan.problems]
     _add_drivers(kernel, facts)
     _add_nodes(kernel, facts)
     _share_with_vfs(facts)
-    unread = _unread(kernel, scan, facts)
+    members = _add_groups(kernel, facts, scan.unread)
     types = {fact.get("iommu_group"): fact.pop("iommu_group_type", None) for fact in facts}
-    if scan.nvidia_gpus:
-        warnings += _add_nvml(facts, scan.nvidia_gpus, scan.nvml())
-    functions = _made(facts, warnings)
-    nodes, more = read_nodes(kernel)
+    about_nvml = list(_add_nvml(facts, scan.nvidia_gpus, scan.nvml())) if scan.nvidia_gpus else []
+    functions = _made(facts, scan.unread)
+    unread = _unread(scan)
+    groups = {address: members.get(address, group_of(kernel, address)) for address in unread}
+    nodes, about_nodes = read_nodes(kernel)
+    problems = [*scan.problems, *((subject, f"not read: {why}") for subject, why in scan.unread.items())]
     return Inventory(
         functions=_with_companions(functions),
-        groups=read_groups(kernel, functions, types, unread),
+        groups=read_groups(kernel, functions, types, groups),
         numa_nodes=tuple(nodes),
         iommu=read_iommu(kernel, functions),
         drivers=tuple(names_in(kernel, PCI_DRIVERS)),
-        warnings=(*warnings, *more),
-        unread=tuple(unread),
+        warnings=(*(ProbeWarning(subject=s, text=text) for s, text in problems), *about_nvml, *about_nodes),
+        unread=unread,
         reservations=reservations,
     )
 
 
-def _unread(kernel: Reader, scan: Scan, facts: list[Facts]) -> dict[PciAddress, int | None]:
-    """Return the functions that could not be read, with their groups; add groups that functions do not name."""
-    known = {fact["address"] for fact in facts}
-    missing = [PciAddress(a) for a in scan.addresses if a not in known and PCI_ADDRESS.fullmatch(a)]
+def _unread(scan: Scan) -> dict[PciAddress, str]:
+    """Return the functions that could not be read, and why, in address order."""
+    unread = {PciAddress(address): why for address, why in scan.unread.items() if PCI_ADDRESS.fullmatch(address)}
+    return dict(sorted(unread.items(), key=lambda item: item[0].order))
+
+
+def _add_groups(kernel: Reader, facts: list[Facts], unread: Collection[str]) -> Mapping[str, int]:
+    """Add groups that functions do not name. Return the groups by member, if a function lacks one or is unread."""
     groupless = [fact for fact in facts if fact.get("iommu_group") is None]
-    groups = read_members(kernel) if missing or groupless else {}
+    groups = read_members(kernel) if unread or groupless else {}
     for function in groupless:
         if function["address"] in groups:
             function["iommu_group"] = groups[function["address"]]
-    return {address: groups[address] if address in groups else group_of(kernel, address) for address in missing}
+    return groups
 
 
 def _add_drivers(kernel: Reader, facts: list[Facts]) -> None:
@@ -167,16 +172,17 @@ def _nvml(said: Mapping[str, str]) -> Facts:
     return facts
 
 
-def _made(facts: list[Facts], warnings: list[ProbeWarning]) -> tuple[Function, ...]:
+def _made(facts: list[Facts], unread: dict[str, str]) -> tuple[Function, ...]:
+    """Return the functions with these facts; add those that cannot be made to `unread`."""
     functions = []
     for fact in facts:
         address = str(fact["address"])
         try:
             functions.append(function_of(fact))
         except BadAddress as error:
-            warnings.append(ProbeWarning(subject=address, text=error.message))
+            unread[address] = error.message
         except Exception as error:  # noqa: BLE001 - one function whose values cannot be made must not hide the others
-            warnings.append(ProbeWarning(subject=address, text=failure_of(error)))
+            unread[address] = failure_of(error)
     return tuple(functions)
 
 

@@ -81,11 +81,13 @@ def read_groups(
         if function.iommu_group is not None:
             members.setdefault(function.iommu_group, []).append(function)
     nodes = frozenset(names_in(kernel, "/dev/vfio"))
-    missing: dict[int | None, list[PciAddress]] = {}
+    missing: dict[int, list[PciAddress]] = {}
     for address, group in unread.items():
-        missing.setdefault(group, []).append(address)
+        if group is not None:
+            missing.setdefault(group, []).append(address)
     return tuple(
-        _group(number, types.get(number), members[number], missing.get(number, []), nodes) for number in sorted(members)
+        _group(number, types.get(number), members.get(number, []), missing.get(number, []), nodes)
+        for number in sorted(members.keys() | missing.keys())
     )
 
 

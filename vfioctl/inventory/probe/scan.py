@@ -42,7 +42,9 @@ class Scan:
         self._kernel = kernel
         self._catalogue = (catalogue or Catalogue(kernel)) if names else None
         self.problems: list[tuple[str, str]] = []
-        """Subject and text of each problem."""
+        """Subject and text of each problem of what was read."""
+        self.unread: dict[str, str] = {}
+        """The functions that could not be read, and why; complete after `results`."""
         self.addresses = addresses = self._addresses() if only is None else list(only)
         self._answers = self._survey([a for a in addresses if a not in suspects], wanted=None)
         self._passed_over = {a: "it is wedged, and was not asked" for a in addresses if a in suspects}
@@ -55,11 +57,14 @@ class Scan:
     def results(self) -> list[Facts]:
         """Wait, and return the facts of each function in address order."""
         answered, silent = self._sorted_out(self._answers)
-        silent |= self._passed_over
+        why = silent | self._passed_over
         # A function whose device lock is held can still be identified.
-        recovered, _ = self._sorted_out(self._survey(silent, wanted=SAFE))
+        recovered, never = self._sorted_out(self._survey(why, wanted=SAFE))
+        self.unread |= never
         for facts in recovered:
-            facts["unknown"]["driver_override"] = silent[facts["address"]]
+            facts["unknown"]["driver_override"] = why[facts["address"]]
+        recovered_now = {facts["address"] for facts in recovered}
+        self.problems += [(a, f"reading it did not return: {silent[a]}") for a in silent if a in recovered_now]
         if self._catalogue:
             for facts in answered:
                 self._catalogue.learn(facts)
@@ -81,14 +86,13 @@ class Scan:
     def _sorted_out(
         self, answers: Iterable[tuple[str, Facts | str | Unanswered]]
     ) -> tuple[list[Facts], dict[str, str]]:
-        """Return the facts of the functions that answered; record why the others did not."""
+        """Return the facts of the functions that answered, and why others did not; note those that cannot be read."""
         answered, silent = [], {}
         for address, facts in answers:
             if isinstance(facts, Unanswered):
                 silent[address] = facts.reason
-                self.problems.append((address, f"reading it did not return: {facts.reason}"))
             elif isinstance(facts, str):
-                self.problems.append((address, facts))
+                self.unread[address] = facts
             else:
                 answered.append(facts)
         return answered, silent
@@ -145,11 +149,11 @@ class FunctionReader:
             facts = self._facts(address)
             return facts | self._catalogue.of(facts["modalias"]) if self._catalogue else facts
         except KernelRefused as error:
-            return f"it could not be read: {error.symbol}"
+            return error.symbol
         except ValueError as error:
             return str(error)
         except Exception as error:  # noqa: BLE001 - no function may end the scan of all
-            return f"it could not be read: {failure_of(error)}"
+            return failure_of(error)
 
     def _facts(self, address: str) -> Facts:
         if self._wanted:

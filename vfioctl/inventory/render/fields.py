@@ -9,8 +9,10 @@ from rich.console import Group as Stack
 from rich.console import RenderableType
 
 from vfioctl.console.columns import Cell, Column, Layout
+from vfioctl.console.words import UNKNOWN
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.model.functions import Function, Inventory
+from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.render import phrases
 from vfioctl.units import format_size
 
@@ -28,9 +30,7 @@ FIELDS: Mapping[str, Field] = {
     "group": Field(Column("GROUP", right=True), lambda _, f: phrases.group_name(f.iommu_group)),
     "numa": Field(Column("NUMA", right=True), lambda _, f: phrases.node_name(f.numa_node)),
     "driver": Field(Column("DRIVER"), lambda _, f: phrases.function_driver(f)),
-    "guest": Field(
-        Column("GUEST"), lambda inventory, f: phrases.guest_state(f, inventory.group_by_id.get(_number(f.iommu_group)))
-    ),
+    "guest": Field(Column("GUEST"), lambda inventory, f: phrases.guest_state(f, inventory)),
     "claim": Field(Column("CLAIM", optional=True), lambda _, f: f.claim or ""),
     "owner": Field(Column("OWNER", optional=True), lambda _, f: f.owner or ""),
     "link": Field(Column("LINK", optional=True), lambda _, f: phrases.link_now(f.link)),
@@ -60,22 +60,31 @@ def cells(inventory: Inventory, function: Function, names: Iterable[str]) -> tup
     return tuple(FIELDS[name].cell(inventory, function) for name in names)
 
 
-def texts(inventory: Inventory, function: Function, names: Iterable[str]) -> list[str]:
+def unread_cells(inventory: Inventory, address: PciAddress, names: Iterable[str]) -> tuple[Cell, ...]:
+    """Return the cells of a function that could not be read, with the reason for its name."""
+    group = next((str(group.id) for group in inventory.groups if address in group.unread), UNKNOWN)
+    known = {"address": address, "group": group, "name": phrases.not_read(inventory, address)}
+    return tuple(known.get(name, UNKNOWN if name in ("numa", "driver", "guest") else "") for name in names)
+
+
+def rows_of(
+    inventory: Inventory, shown: Iterable[Function], names: Sequence[str], unread: Iterable[PciAddress]
+) -> list[tuple[Cell, ...]]:
+    """Return the rows of functions, and then of those that could not be read."""
+    rows = [cells(inventory, function, names) for function in shown]
+    return rows + [unread_cells(inventory, address, names) for address in unread]
+
+
+def texts(row: Iterable[Cell]) -> list[str]:
     """Return the cells without their styles."""
-    found = cells(inventory, function, names)
-    return [cell if isinstance(cell, str) else cell.plain for cell in found]
+    return [cell if isinstance(cell, str) else cell.plain for cell in row]
 
 
 def flat_table(
-    inventory: Inventory, shown: Sequence[Function], names: Sequence[str], *, width: int, asked: bool, header: bool
+    rows: Sequence[tuple[Cell, ...]], names: Sequence[str], *, width: int, asked: bool, header: bool
 ) -> RenderableType:
-    """Render functions, one a line. `asked`: the columns were asked for, so all are shown however narrow the width."""
+    """Render rows, one a line. `asked`: the columns were asked for, so all are shown however narrow the width."""
     columns = [FIELDS[name].column for name in names]
     columns = [column._replace(optional=False) for column in columns] if asked else columns
-    rows = [cells(inventory, function, names) for function in shown]
     layout = Layout(columns, rows, width)
     return Stack(*(layout.header() if header else ()), *layout.lines(rows))
-
-
-def _number(group: int | None) -> int:
-    return -1 if group is None else group

@@ -158,9 +158,11 @@ def travel_lines(inventory: Inventory, function: Function, width: int) -> Iterat
         return
     rows = [_row(inventory, address, _why(inventory, function, address)) for address in function.companions]
     rows += [_row(inventory, address, "bridge: stays") for address in _bridges(inventory, function)]
+    unread = inventory.unread_beside(function)
+    rows += [(address, "unknown", "unknown", phrases.not_read(inventory, address)) for address in unread]
     yield Text()
     yield Text("Travels with it", style="bold")
-    if not function.companions:
+    if not function.companions and not unread:
         yield Text("  nothing: it is alone on its card and in its group")
     layout = Layout((Column(""),) * 4, rows, width - _INDENT)
     for line in layout.flowing(rows):

@@ -14,7 +14,7 @@ from vfioctl.inventory.model.document import tally_of
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.render import phrases
-from vfioctl.inventory.render.fields import FIELDS, cells
+from vfioctl.inventory.render.fields import FIELDS, cells, unread_cells
 from vfioctl.inventory.render.phrases import gpu_notes, mark_notes, warning_notes
 from vfioctl.units import format_cpu_list
 
@@ -74,6 +74,8 @@ def _heading(inventory: Inventory) -> Iterator[Text]:
     tallies = [_tally(inventory, gpus, noun) for gpus, noun in _by_kind(inventory)]
     if vgpus := phrases.vgpus_on(inventory.functions, before=""):
         tallies.append(vgpus)
+    if inventory.unread:
+        tallies.append(f"{words.counted(len(inventory.unread), 'function')} not read")
     yield Text("; ".join(tallies) or f"no GPU among {words.counted(len(inventory.functions), 'function')}")
     yield Text(phrases.iommu_line(inventory))
 
@@ -91,7 +93,9 @@ def _tally(inventory: Inventory, gpus: list[Function], noun: str) -> str:
 
 
 def _all_rows(inventory: Inventory) -> list[_Row]:
-    return [_function_row(inventory, function) for function in inventory.functions]
+    rows = {function.address: _function_row(inventory, function) for function in inventory.functions}
+    rows |= {address: unread_cells(inventory, address, _ALL_FIELDS) for address in inventory.unread}
+    return [rows[address] for address in sorted(rows, key=lambda a: a.order)]
 
 
 def _function_row(inventory: Inventory, function: Function) -> _Row:
@@ -118,10 +122,12 @@ def _sections(inventory: Inventory) -> dict[str, list[_Row]]:
                 rows.extend(_vgpu_row(inventory, member))
                 seen.add(address)
     nodes = {node.id: node for node in inventory.numa_nodes}
-    return {
+    by_heading = {
         phrases.node_heading(number, nodes.get(-1 if number is None else number)): sections[number]
         for number in sorted(sections, key=lambda n: (n is None, n))
     }
+    unread = [unread_cells(inventory, address, _GPU_FIELDS) for address in inventory.unread]
+    return {**by_heading, phrases.UNREAD: unread} if unread else by_heading
 
 
 def _virtual_row(inventory: Inventory, function: Function) -> Iterator[_Row]:

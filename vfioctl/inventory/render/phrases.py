@@ -18,6 +18,8 @@ from vfioctl.units import format_cpu_list, format_size
 
 _MOST_CLAIMS = 16
 """The claims that notes name. A page that names more is not read, and thousands take seconds to draw."""
+UNREAD = "Not read, so it is unknown whether they are GPUs"
+"""The heading of the functions that could not be read."""
 
 
 def link_pair(speed: float | None, width: int | None) -> str:
@@ -62,16 +64,17 @@ def node_heading(number: int | None, node: NumaNode | None) -> str:
     return "   ".join(filter(None, (f"NUMA node {number}", cpus, memory)))
 
 
-def guest_state(function: Function, group: Group | None) -> Text:
+def guest_state(function: Function, inventory: Inventory) -> Text:
     """Return `ready` if a guest can have it now, `blocked` if its group is not viable (or `unknown`), else `no`.
 
     Marked devices are `wedged` or `dead`.
     """
+    group = inventory.group_by_id.get(-1 if function.iommu_group is None else function.iommu_group)
     if function.mark:
         return Text(function.mark.kind, style="bold red")
     if not function.serves_guests or group is None:
         return Text("no")
-    if group.viable is None:
+    if group.viable is None or (group.viable and inventory.unread_beside(function)):
         return Text("unknown", style="yellow")
     return Text("ready", style="green") if group.viable else Text("blocked", style="red")
 
@@ -105,6 +108,11 @@ def vgpus_on(functions: Iterable[Function], before: str = ", ") -> str:
     """`, 2 vGPUs`; empty if there are none."""
     number = sum(function.vgpus for function in functions)
     return f"{before}{counted(number, 'vGPU')}" if number else ""
+
+
+def not_read(inventory: Inventory, address: PciAddress) -> str:
+    """`not read: no answer in 2 s`."""
+    return plain(f"not read: {inventory.unread[address]}")
 
 
 def viability_unknown(group: Group) -> str:
@@ -166,8 +174,8 @@ def mark_notes(inventory: Inventory) -> Iterator[str]:
 
 
 def warning_notes(inventory: Inventory) -> Iterator[str]:
-    """Yield notes about facts that could not be read."""
-    for warning in inventory.warnings:
+    """Yield notes about facts that could not be read. A function that could not be read has a row instead."""
+    for warning in (warning for warning in inventory.warnings if warning.subject not in inventory.unread):
         yield words.plain(f"unknown: {warning.subject}: {warning.text}")
 
 

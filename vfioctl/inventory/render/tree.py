@@ -30,7 +30,13 @@ def inventory_tree(inventory: Inventory, *, everything: bool) -> RenderableType:
             branch = tree.add(_group_line(group))
             for line in _member_lines(inventory, members, unfold=everything):
                 branch.add(line)
+            for address in group.unread if group else ():
+                branch.add(_line(f"{address} {phrases.not_read(inventory, address)}"))
         trees.append(tree)
+    if inventory.unread:
+        trees.append(tree := Tree(_line(phrases.UNREAD)))
+        for address in inventory.unread:
+            tree.add(_line(f"{address} {phrases.not_read(inventory, address)}"))
     return Stack(
         Text(phrases.iommu_line(inventory)),
         *trees,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from vfioctl.errors import BadAddress, BadSpec, UnknownDevice
+from vfioctl.errors import BadAddress, BadSpec, HostError, UnknownDevice, some_of
 from vfioctl.inventory.model.functions import Inventory
 from vfioctl.inventory.model.preconditions import refuse_unread
 from vfioctl.inventory.model.values import PciAddress
@@ -44,6 +44,7 @@ def _select(inventory: Inventory, selector: str, *, every: bool | None) -> Seque
 def _numbered(inventory: Inventory, name: str) -> PciAddress:
     gpus = inventory.numbered_gpus
     if name not in gpus:
+        _refuse_doubt(name, inventory)
         known = f"there are gpu0 to gpu{len(gpus) - 1}" if gpus else "this host has no GPU"
         raise UnknownDevice(f"there is no {name} here", hint=known, next_command="vfioctl inventory")
     return gpus[name]
@@ -52,6 +53,7 @@ def _numbered(inventory: Inventory, name: str) -> PciAddress:
 def _by_ids(inventory: Inventory, vendor: str, device: str, *, every: bool | None) -> Sequence[PciAddress]:
     by_ids = [f.address for f in inventory.functions if (f.vendor_id, f.device_id) == (vendor, device)]
     if not by_ids:
+        _refuse_doubt(f"{vendor}:{device}", inventory)
         raise UnknownDevice(f"there is no {vendor}:{device} here", next_command="vfioctl inventory --all")
     if len(by_ids) > 1 and not every:
         raise BadSpec(
@@ -59,6 +61,16 @@ def _by_ids(inventory: Inventory, vendor: str, device: str, *, every: bool | Non
             hint="name one by its address" + ("" if every is None else ", or say --every"),
         )
     return by_ids
+
+
+def _refuse_doubt(name: str, inventory: Inventory) -> None:
+    """Raise HostError if a function that could not be read may have the name."""
+    if inventory.unread:
+        raise HostError(
+            f"it is unknown which device {name} is: {some_of(inventory.unread)} could not be read",
+            hint="name a device by its address, or try again when the host is less busy",
+            next_command="vfioctl inventory --all",
+        )
 
 
 def _nearest(inventory: Inventory, address: PciAddress) -> str:

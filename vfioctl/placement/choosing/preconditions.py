@@ -133,8 +133,8 @@ def _not_alone(function: Function, capacity: Capacity, scope: Scope) -> str:
     if scope.foreign:
         named = (f"{other} ({inventory.by_address[other].title})" for other in scope.foreign)
         return f"its IOMMU group also has {some_of(named, 3)}"
-    group = inventory.group_by_id.get(function.iommu_group)
-    return f"its IOMMU group also has {some_of(group.unread, 3)}" if group and group.unread else ""
+    unread = inventory.unread_beside(function)
+    return f"its IOMMU group or card also has {some_of(unread, 3)}, which could not be read" if unread else ""
 
 
 def _unlike(function: Function, request: ClaimRequest, capacity: Capacity) -> Iterator[str]:
