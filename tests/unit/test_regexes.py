@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from vfioctl.core.registry import Registry
+from vfioctl.kernel import host_paths
 from vfioctl.kernel.protocol import PCI_ADDRESS
 from vfioctl.kernel.simulated import rules
 from vfioctl.subsystems import SUBSYSTEMS
@@ -145,6 +146,10 @@ FROM_DATA: Mapping[str, Iterable[str]] = {
         for form in (definition._OF_MDEV, definition._OF_FUNCTION, parameter._OF_MDEV, parameter._OF_VF)
     ],
     r"f'^ *([0-9]{{1,4}}) {re.escape(name)}$'": [r"^ *([0-9]{1,4}) nvidia$"],
+    "re.sub('<[a-z]+>', lambda match: _FORMS[match[0]], re.escape(name))": [
+        *host_paths._FORMS.values(),
+        rf"driver{re.escape('.')}{host_paths._FORMS['<number>']}",
+    ],
     r"f'\\n(?!{deeper})'": ["\n(?!\t)", "\n(?!\t\t)"],
     "line": [r"^alias (?:pci|vfio_pci):\S+ nouveau$"],
     "any_base if base == 0 else decimal": [r"\+?([0-9]+)", r"\+?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)"],

@@ -151,7 +151,7 @@ def _names(kernel: FileReader, directory: str, name: str) -> Sequence[str]:
     """The names in a directory that a name stands for."""
     if "<" not in name:
         return (name,)
-    form = re.compile(re.sub("<.*?>", lambda match: _FORMS[match[0]], re.escape(name)))
+    form = re.compile(re.sub("<[a-z]+>", lambda match: _FORMS[match[0]], re.escape(name)))
     return [known for known in names_in(kernel, directory) if form.fullmatch(known)]
 
 

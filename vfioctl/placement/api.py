@@ -14,6 +14,7 @@ from vfioctl.binding.model.services import GPU_SERVICES
 from vfioctl.console.words import counted
 from vfioctl.errors import BadSpec, NoCapacity, VfioctlError, some_of
 from vfioctl.inventory.api import InventoryApi
+from vfioctl.inventory.model.numa_affinity import on_nodes
 from vfioctl.inventory.model.scope import scope_of
 from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.choosing.preconditions import exceeded
@@ -63,7 +64,7 @@ class PlacementApi:
         """
         # NVML takes long, and reports no more of the devices than their memory and names
         nvml = bool(request.memory_min or request.model)
-        inventory = self._devices.inventory(nvml=nvml).with_nodes(context.nodes)
+        inventory = on_nodes(self._devices.inventory(nvml=nvml), context.nodes)
         _refuse_unknown_node(request, inventory)
         settings, links, cpus = self._session.settings(_CLAIMS), request.gpus > 1, request.cpus > 0
         read = read_capacity(self._session.kernel, inventory, taken, settings, links=links, cpus=cpus)

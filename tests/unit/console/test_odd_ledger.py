@@ -12,6 +12,7 @@ import pytest
 
 from tests.hosts.machines import HOSTS
 from tests.unit.conftest import Run
+from vfioctl.session import Session
 
 SEED = 20
 EXIT_CODES = Path(__file__).resolve().parents[3] / "docs/reference/exit-codes.md"
@@ -53,6 +54,7 @@ NOT_UTF8 = "CAST(X'fffe80' AS TEXT)"
 @pytest.fixture
 def used(run: Run, fast_folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str, str]:
     """A host with every kind of row in its ledger; the address of its last GPU, whose last change hangs; its claim."""
+    monkeypatch.setattr(Session, "_machine_id", lambda _: "0123456789abcdef" * 2)
     file = fast_folder / "l40s.host"
     # its last VF has no driver: nobody claims one that NVIDIA's driver has, and that is no vGPU
     taken = ("0000:41:04.3/driver ->", "drivers/nvidia/0000:41:04.3 ->")

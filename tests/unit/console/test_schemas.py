@@ -119,6 +119,8 @@ GOLDENS = {
     "vgpu-types": "vgpu types",
     "claims/list": "claim list",
     "domains/list": "domain list",
+    "unanswered/numbered": "show",
+    "unanswered/unread": "show",
 }
 """The command of each golden file."""
 OF_SEVERAL = {"session": "bind", "vgpu-changes": "vgpu create"}

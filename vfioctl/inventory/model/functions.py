@@ -7,7 +7,7 @@ because a listing takes less time than importing pydantic and building its model
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
 
@@ -236,6 +236,9 @@ class Inventory:
     def group_by_id(self) -> Mapping[int, Group]:
         return {group.id: group for group in self.groups}
 
+    def group_of(self, function: Function) -> Group | None:
+        return self.group_by_id.get(-1 if function.iommu_group is None else function.iommu_group)
+
     @cached_property
     def _cards(self) -> Mapping[PciAddress, tuple[PciAddress, ...]]:
         return card_members(self.functions)
@@ -253,29 +256,17 @@ class Inventory:
                 slot=functions[0].slot,
                 functions=functions,
                 unread=tuple({a: None for f in functions for a in self.unread_beside(self.by_address[f])}),
-                groups=self._groups_of(functions),
+                groups=tuple(sorted(self.group_by_id.keys() & {self.by_address[f].iommu_group for f in functions})),
             )
             for functions in sorted(members, key=lambda m: m[0].order)
         )
-
-    def _groups_of(self, addresses: Iterable[PciAddress]) -> tuple[int, ...]:
-        groups = {self.by_address[address].iommu_group for address in addresses}
-        return tuple(sorted(group for group in groups if group is not None))
-
-    def with_nodes(self, nodes: Mapping[PciAddress, int]) -> Inventory:
-        """Return the inventory with these functions, and the others in their slots, on these NUMA nodes."""
-        slots = {address.slot: node for address, node in nodes.items()}
-        by_address = {f.address: nodes.get(f.address, slots.get(f.address.slot)) for f in self.functions}
-        known = {address: node for address, node in by_address.items() if node is not None}
-        functions = (replace(f, numa_node=known.get(f.address, f.numa_node)) for f in self.functions)
-        return replace(self, functions=tuple(functions)) if known else self
 
     def unread_beside(self, function: Function) -> tuple[PciAddress, ...]:
         """Return the functions of its group, and of its card unless it is a VF, that could not be read."""
         if not self.unread:
             return ()
-        known = self.group_by_id.get(-1 if function.iommu_group is None else function.iommu_group)
-        members = known.unread if known else ()
+        group = self.group_of(function)
+        members = group.unread if group else ()
         slots = set() if function.is_vf else {address.slot for address in self.card_of(function.address)}
         return tuple(a for a in self.unread if a in members or (a.slot in slots and a not in self._virtual))
 
@@ -289,7 +280,7 @@ class Inventory:
 
     def is_ready(self, function: Function) -> bool:
         """Return whether a guest can have the function now."""
-        group = self.group_by_id.get(-1 if function.iommu_group is None else function.iommu_group)
+        group = self.group_of(function)
         viable = group is not None and group.viable is True and not self.unread_beside(function)
         return function.serves_guests and function.mark is None and viable
 

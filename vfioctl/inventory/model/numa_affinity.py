@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from vfioctl.inventory.model.functions import Function, Inventory
+from vfioctl.inventory.model.values import PciAddress
 
 
 class Home(NamedTuple):
@@ -49,3 +51,12 @@ def root_complex(function: Function, inventory: Inventory) -> str:
     physical = inventory.by_address.get(function.physfn) if function.physfn else None
     top = [physical or function, *above(physical or function, inventory)][-1]
     return top.address.rpartition(":")[0]
+
+
+def on_nodes(inventory: Inventory, nodes: Mapping[PciAddress, int]) -> Inventory:
+    """Return the inventory with these functions, and the others in their slots, on these NUMA nodes."""
+    slots = {address.slot: node for address, node in nodes.items()}
+    by_address = {f.address: nodes.get(f.address, slots.get(f.address.slot)) for f in inventory.functions}
+    known = {address: node for address, node in by_address.items() if node is not None}
+    functions = (replace(f, numa_node=known.get(f.address, f.numa_node)) for f in inventory.functions)
+    return replace(inventory, functions=tuple(functions)) if known else inventory

@@ -70,7 +70,7 @@ def _driver(function: Function) -> _Facts:
 
 
 def _isolation(inventory: Inventory, function: Function) -> _Facts:
-    group = inventory.group_by_id.get(-1 if function.iommu_group is None else function.iommu_group)
+    group = inventory.group_of(function)
     yield "IOMMU group", _group_words(group) if group else phrases.group_name(function.iommu_group)
     yield "VFIO group node", function.vfio_group or words.NONE
     yield "VFIO device node", function.vfio_cdev

@@ -69,7 +69,7 @@ def guest_state(function: Function, inventory: Inventory) -> Text:
 
     Marked devices are `wedged` or `dead`.
     """
-    group = inventory.group_by_id.get(-1 if function.iommu_group is None else function.iommu_group)
+    group = inventory.group_of(function)
     if function.mark:
         return Text(function.mark.kind, style="bold red")
     if not function.serves_guests or group is None:

@@ -60,7 +60,7 @@ def _by_node(inventory: Inventory, wanted: Iterable[PciAddress]) -> dict[int | N
     for function in map(inventory.by_address.__getitem__, wanted):
         if function.iommu_group in seen:
             continue
-        group = inventory.group_by_id.get(-1 if function.iommu_group is None else function.iommu_group)
+        group = inventory.group_of(function)
         if group is not None:
             seen.add(group.id)
         members = group.members if group is not None else (function.address,)

@@ -21,7 +21,7 @@ _LISTS = {"local_cpus": "local_cpulist", "cpumap": "cpulist"}
 """Masks of CPUs, and the files that say the same as lists."""
 _L3 = "3"
 """The level of the caches that are recorded."""
-_MEMORY = re.compile(r".*MemTotal:.*")
+_MEMORY = re.compile(r"^.*MemTotal:.*", re.M)
 """The line of a node's meminfo that does not change every second."""
 _UUID = re.compile(rf"\b{UUID_FORM}\b", re.I)
 _MAC = re.compile(r"\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b", re.I)
