@@ -59,7 +59,7 @@ def claim_in(row: tuple[Any, ...]) -> Claim:
             cpus=parse_cpu_list(cpus) if cpus else (),
             hugepages=() if hugepages == "[]" else tuple(Hugepages(*load) for load in parse_json(hugepages)),
             key=key,
-            labels={} if labels == "{}" else {str(name): str(value) for name, value in parse_json(labels).items()},
+            labels=_labels_in(labels),
             expires=None if expires is None else _time(expires),
             ended=None if ended is None else _time(ended),
             why=why,
@@ -171,7 +171,7 @@ def reservations_in(db: sqlite3.Connection, *, cpus: bool = False) -> Iterator[R
     for query, whole in ((_WHOLE, True), (_SHARED, False)):
         for resource, claim, owner, labels in db.execute(query):
             if cpus or not resource.startswith(CPU):
-                release = _release(claim, Owner(owner), parse_json(labels))
+                release = _release(claim, _owner(owner), _labels_in(labels))
                 yield Reservation(resource, f"{CLAIM}{claim}", owner, whole, release)
 
 
@@ -183,6 +183,13 @@ def reservations_published(records: Any) -> Iterator[Reservation]:
             yield Reservation(subject, by, owner, whole is True, release)
     except (TypeError, ValueError):
         raise StoreDamaged("what root publishes of the ledger has no records of claims") from None
+
+
+def _labels_in(text: str) -> dict[str, str]:
+    labels = {} if text == "{}" else parse_json(text)
+    if not isinstance(labels, dict):
+        raise ValueError("the labels of a claim are no object")  # noqa: TRY004 - the ledger is wrong, not the caller
+    return {str(name): str(value) for name, value in labels.items()}
 
 
 def _release(claim: str, owner: Owner, labels: Mapping[str, str]) -> str:

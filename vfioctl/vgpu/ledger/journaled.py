@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from vfioctl.core.reservations import NOTHING_RESERVED
 from vfioctl.errors import BadDocument
 from vfioctl.inventory.model.scope import FUNCTION
-from vfioctl.vgpu.model.intents import CreateVgpuIntent
 from vfioctl.vgpu.model.kinds import creates, is_uuid, place_and_type
 from vfioctl.vgpu.model.vgpu import Made, Vgpus, VgpuState
 from vfioctl.vgpu.placement.reserved import Reserved, without_claimed
@@ -72,6 +71,8 @@ def without_claimed_room(session: Session, vgpus: Vgpus) -> Vgpus:
 
 
 def _made_by(plan: Plan) -> Mapping[str, Made]:
+    from vfioctl.vgpu.model.intents import CreateVgpuIntent
+
     identities = {fact.subject: str(fact.values.get("identity", "")) for fact in plan.facts_of(FUNCTION)}
     parameters = plan.intent.parameters if isinstance(plan.intent, CreateVgpuIntent) else ()
     created = {}
