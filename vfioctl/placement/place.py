@@ -73,9 +73,9 @@ def refused(request: ClaimRequest, capacity: Capacity) -> Mapping[PciAddress, st
     return refusals(request, capacity, candidates(capacity))
 
 
-def candidates(capacity: Capacity) -> Sequence[Function]:
-    """Return the GPUs that a number of GPUs may mean: all but VFs, in address order."""
-    return [gpu for gpu in capacity.inventory.gpus if not gpu.is_vf]
+def candidates(capacity: Capacity, *, virtual: bool = False) -> Sequence[Function]:
+    """Return the GPUs that a number of GPUs may mean, in address order: the VFs if `virtual`, else all others."""
+    return [gpu for gpu in capacity.inventory.gpus if gpu.is_vf == virtual]
 
 
 # -- new vGPUs -------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ def _chosen_beside(request: ClaimRequest, capacity: Capacity) -> Placement:
 
 def _gpus_for(request: ClaimRequest, capacity: Capacity) -> tuple[Pool, tuple[PciAddress, ...], tuple[Rejection, ...]]:
     """Return the GPUs that can be chosen, those that are, and why not each other one. Raises NoCapacity."""
-    gpus = candidates(capacity)
+    gpus = candidates(capacity, virtual=request.virtual)
     reasons = refusals(request, capacity, gpus)
     free = tuple(gpu.address for gpu in gpus if gpu.address not in reasons)
     if over := over_quota(request, capacity, request.gpus):

@@ -22,6 +22,7 @@ LINES = {
     "mi300x/place": "place --gpus 8 --cpus 64 --numa any --host mi300x",
     "shared-group/place": "place --gpus 1 --host shared-group",
     "a2/place": "place --gpus 1 --host a2",
+    "mi300x-vf/place": "place --vfs 2 --of mi300x --cpus 2 --host mi300x-vf",
 }
 
 
@@ -46,6 +47,8 @@ def test_on_other_terminals(terminal: Run, golden: Golden, columns: str, monkeyp
     [
         ("", "one of them is needed"),
         ("--gpus 1 --vgpu A2-4C", "--vgpu excludes the others"),
+        ("--vfs 1 --vgpu A2-4C", "--vgpu excludes the others"),
+        ("--gpus 1 --vfs 1", "--gpus and --vfs exclude each other"),
         ("--gpus 1 --numa near", "not a NUMA node: 'near'"),
         ("--gpus 1 --memory-min 40QB", "not a size: '40QB'"),
         ("--gpus 1 --hugepages many", "not a size: 'many'"),
@@ -170,3 +173,34 @@ class TestNvswitches:
     def test_they_are_claimed_with_the_gpus(self, run: Run) -> None:
         made = run("claim create --owner vm/a --gpus 2 --device 07:00.0 --simulate hgx8 --yes --json").document
         assert "0000:07:00.0" in [device["address"] for device in made["devices"]]
+
+
+class TestVfs:
+    """Existing VFs by number."""
+
+    def test_of_another_model_are_not_chosen(self, run: Run) -> None:
+        answer = run("place --vfs 1 --of 1002:74a1 --json --simulate mi300x-vf")  # the ids of the PF
+        assert answer.code == 4
+        assert answer.document["error"]["facts"]["devices"][0]["reason"] == "it is no 1002:74a1"
+
+    def test_that_nvidia_has_without_a_type_are_not_chosen(self, run: Run) -> None:
+        answer = run("place --vfs 3 --json --simulate l40s")
+        assert answer.code == 4
+        assert answer.document["error"]["message"] == "3 VFs cannot be chosen: only 2 can be"
+        reasons = {device["device"]: device["reason"] for device in answer.document["error"]["facts"]["devices"]}
+        assert reasons["0000:41:00.6"] == "NVIDIA's driver has it, without a type of vGPU"
+
+    def test_a_host_without_any_says_how_to_get_them(self, run: Run) -> None:
+        answer = run("place --vfs 1 --json --simulate hgx8")
+        assert answer.code == 4
+        assert answer.document["error"]["message"] == "1 VF cannot be chosen: the host has no VF of a GPU"
+        assert "vfioctl sriov set" in answer.document["error"]["hint"]
+
+    def test_a_claim_takes_them_and_the_next_one_others(self, run: Run) -> None:
+        taken = []
+        for name in ("a", "b"):
+            answer = run(f"claim create --owner vm/{name} --vfs 4 --yes --json --simulate mi300x-vf")
+            assert answer.code == 0, answer
+            taken += [device["address"] for device in answer.document["devices"]]
+        assert sorted(taken) == [f"0000:05:02.{number}" for number in range(8)]
+        assert run("claim create --owner vm/c --vfs 1 --yes --simulate mi300x-vf").code == 4

@@ -22,6 +22,7 @@ from vfioctl.claims.cli.options import (
     OwnerName,
     Realtime,
     Ttl,
+    Vfs,
     Vgpu,
     Wish,
     key_in,
@@ -56,6 +57,7 @@ def claim() -> None:
   vfioctl claim create --owner vm/web1 --gpus 1 --simulate hgx8
   vfioctl claim create --owner vm/db1 --device gpu3 --cpus 16 --key db1 --simulate hgx8
   vfioctl claim create --owner vm/db1 --gpus 2 --dry-run --simulate hgx8
+  vfioctl claim create --owner vm/vdi1 --vfs 2 --of MI300X --simulate mi300x-vf
   vfioctl claim create --owner pod/ml/train-0/main --gpus 2 --numa same --ttl 2h --json --simulate hgx8""",
 )
 def create(  # noqa: PLR0913 - one parameter for each option
@@ -63,6 +65,7 @@ def create(  # noqa: PLR0913 - one parameter for each option
     *,
     owner: OwnerName,
     gpus: Gpus = None,
+    vfs: Vfs = None,
     device: Devices = None,
     vgpu: Vgpu = None,
     numa: Numa = "any",
@@ -87,6 +90,7 @@ def create(  # noqa: PLR0913 - one parameter for each option
     """
     wish = Wish(
         gpus=gpus,
+        vfs=vfs,
         devices=device or (),
         vgpu=vgpu,
         numa=numa,

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 
 Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", help="Number of GPUs; vfioctl selects them.", min=1)]
+Vfs = Annotated[
+    int | None,
+    typer.Option("--vfs", metavar="N", help="Number of existing VFs of GPUs; vfioctl selects them.", min=1),
+]
 Devices = Annotated[
     list[str] | None,
     typer.Option(
@@ -52,6 +56,7 @@ Model = Annotated[
     str | None,
     typer.Option(
         "--model",
+        "--of",
         metavar="MODEL",
         help="Part of the GPU's name, its IDs as in 10de:2330, or an alias from config.toml.",
     ),
@@ -92,6 +97,7 @@ class Wish(NamedTuple):
     """What the options ask for, as it was typed."""
 
     gpus: int | None = None
+    vfs: int | None = None
     devices: Sequence[str] = ()
     vgpu: str | None = None
     numa: str = "any"
@@ -105,11 +111,14 @@ class Wish(NamedTuple):
     bind: bool = True
 
     def refuse_unclear(self) -> None:
-        """Raise BadSpec unless it asks for vGPUs, or for GPUs, devices or both."""
-        kinds = [bool(self.gpus or self.devices), bool(self.vgpu)]
-        if sum(kinds) != 1:
-            what = "one of them is needed" if not any(kinds) else "--vgpu excludes the others"
-            raise BadSpec(f"--gpus, --device, --vgpu: {what}", hint="give --gpus N, --device DEVICE or --vgpu TYPE")
+        """Raise BadSpec unless it asks for vGPUs, or for GPUs or VFs, devices or both."""
+        if not (self.gpus or self.vfs or self.devices or self.vgpu):
+            hint = "give --gpus N, --vfs N, --device DEVICE or --vgpu TYPE"
+            raise BadSpec("--gpus, --vfs, --device, --vgpu: one of them is needed", hint=hint)
+        if self.vgpu and (self.gpus or self.vfs or self.devices):
+            raise BadSpec("--gpus, --vfs, --device, --vgpu: --vgpu excludes the others", hint="make two claims")
+        if self.gpus and self.vfs:
+            raise BadSpec("--gpus and --vfs exclude each other", hint="make two claims")
         if self.realtime and not self.cpus:
             raise BadSpec("--realtime is for CPUs, and none are asked for", hint="give --cpus N")
 
@@ -127,7 +136,8 @@ class Wish(NamedTuple):
         return ClaimRequest(
             owner=owner,
             devices=tuple(devices),
-            gpus=self.gpus or 0,
+            gpus=self.gpus or self.vfs or 0,
+            virtual=bool(self.vfs),
             vgpu=kind,
             vgpus=count,
             numa=numa_in(self.numa),

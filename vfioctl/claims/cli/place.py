@@ -16,6 +16,7 @@ from vfioctl.claims.cli.options import (
     NoBind,
     Numa,
     Realtime,
+    Vfs,
     Vgpu,
     Wish,
     default_owner,
@@ -40,6 +41,7 @@ def place(  # noqa: PLR0913 - one for each option
     ctx: typer.Context,
     *,
     gpus: Gpus = None,
+    vfs: Vfs = None,
     device: Devices = None,
     vgpu: Vgpu = None,
     numa: Numa = "any",
@@ -65,6 +67,7 @@ def place(  # noqa: PLR0913 - one for each option
     """
     wish = Wish(
         gpus=gpus,
+        vfs=vfs,
         devices=device or (),
         vgpu=vgpu,
         numa=numa,

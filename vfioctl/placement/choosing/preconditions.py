@@ -68,6 +68,8 @@ def _reasons(
     yield _of_mode(pf or function, capacity, (Mode.VGPU,) if pf else modes)
     if not request.vgpu:
         yield _divided(function)
+    if function.lacks_vgpu and not named:
+        yield "NVIDIA's driver has it, without a type of vGPU"
     yield capacity.held.get(function.address, "")
     if request.bind and not request.vgpu:
         yield _not_alone(function, capacity, scope)

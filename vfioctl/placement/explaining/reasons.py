@@ -233,15 +233,16 @@ _MOST_REASONS = 6
 def too_few(pool: Pool, gpus: Iterable[Function], reasons: Mapping[PciAddress, str]) -> NoCapacity:
     """Return the failure of choosing a number of GPUs. `reasons`: why some of the GPUs cannot be chosen."""
     request, free, gpus = pool.request, [gpu for gpu in pool.gpus if gpu not in pool.fabric], [*gpus]
-    many = counted(request.gpus, "GPU")
+    many = counted(request.gpus, "VF" if request.virtual else "GPU")
     if not gpus:
-        hint = "name other devices, such as network cards, with --device"
-        return no_capacity(f"{many} cannot be chosen: the host has no GPU", (), {}, hint=hint)
+        what, hint = "GPU", "name other devices, such as network cards, with --device"
+        if request.virtual:
+            what, hint = "VF of a GPU", "create VFs with vfioctl sriov set, or vGPUs with --vgpu"
+        return no_capacity(f"{many} cannot be chosen: the host has no {what}", (), {}, hint=hint)
     if len(pool.gpus) < request.gpus:
         left = f"only {len(pool.gpus)}" if pool.gpus else "none"
-        return no_capacity(
-            f"{many} cannot be chosen: {left} can be", gpus, {**dict.fromkeys(pool.gpus, _CAN), **reasons}
-        )
+        reasons = {**dict.fromkeys(pool.gpus, _CAN), **reasons}
+        return no_capacity(f"{many} cannot be chosen: {left} can be", gpus, reasons)
     if len(free) < request.gpus:
         why = f"no free partition has {many}"
     elif request.numa == "same" and max(pool.used_nodes(free).values(), default=0) < request.gpus:

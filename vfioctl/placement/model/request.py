@@ -39,6 +39,8 @@ class ClaimRequest:
     """These functions and mediated devices."""
     gpus: int = 0
     """Number of GPUs, which are selected."""
+    virtual: bool = False
+    """Whether these are VFs of GPUs."""
     vgpu: str = ""
     """vGPUs of this type, which are created."""
     vgpus: int = 1
