@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.lab.outside import machine, progress
 
 LIMIT = 0.6
@@ -36,3 +38,20 @@ def test_a_run_in_which_no_test_ends_is_ended_with_the_name_of_the_test(tmp_path
         assert process.poll() is None
     assert progress.running(tmp_path) == " while a::2 ran"
     assert progress.running(tmp_path / "none") == ""
+
+
+def test_a_machine_that_only_reports_lockups_has_stalled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its processors trap for ever: Linux goes on to say so, and nothing else runs."""
+    monkeypatch.setattr(machine, "DEAD_SECONDS", 0.3)
+    trapped = (
+        "echo alive >alive; while sleep 0.1; do echo 'watchdog: BUG: soft lockup - CPU#0 stuck' >>console.log; done"
+    )
+    with running(trapped, tmp_path) as process:
+        assert machine.wait(process, tmp_path, 20, []) == machine.STALLED
+
+
+def test_one_lockup_of_a_machine_that_goes_on_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "DEAD_SECONDS", 0.3)
+    busy = f"echo '{machine.LOCKUP.decode()}' >>console.log; while sleep 0.05; do echo alive >alive; done"
+    with running(busy, tmp_path) as process:
+        assert machine.wait(process, tmp_path, 1.5, []) == machine.NO_PROGRESS

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from math import inf
 from pathlib import Path
 from typing import IO
 
@@ -23,6 +24,8 @@ NO_VERDICT = 125
 STALLED = 126
 STALL = b"rcu_preempt kthread starved"
 """What Linux says when an emulated processor does not run any more, or did not for a while."""
+LOCKUP = b"watchdog: BUG: soft lockup"
+"""What Linux says again and again when an emulated processor traps for ever at an instruction that was patched."""
 PANIC = (b"Kernel panic", b"Oops:", b"BUG:")
 SILENT_SECONDS = 180.0
 """The longest that a machine may say nothing after that; the slowest test says nothing for about a minute."""
@@ -103,7 +106,10 @@ def wait(machine: "subprocess.Popen[bytes]", results: Path, limit: float, copier
         if now > progressed + limit:
             return NO_PROGRESS
         silent = now - max((copier.last for copier in copiers), default=now)
-        if silent > DEAD_SECONDS and _since_alive(results) > DEAD_SECONDS:
+        dead = _since_alive(results)
+        if dead > DEAD_SECONDS and silent > DEAD_SECONDS:
+            return STALLED
+        if inf > dead > DEAD_SECONDS and LOCKUP in (results / "console.log").read_bytes():
             return STALLED
         if silent > SILENT_SECONDS and STALL in (results / "console.log").read_bytes():
             return STALLED
@@ -130,7 +136,7 @@ def _since_alive(results: Path) -> float:
     try:
         return time.time() - (results / "alive").stat().st_mtime
     except FileNotFoundError:
-        return float("inf")
+        return inf
 
 
 def _kill_session(machine: "subprocess.Popen[bytes]") -> None:
