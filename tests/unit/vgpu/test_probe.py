@@ -687,6 +687,17 @@ class TestCommands:
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
         assert done.stdout.splitlines()[-1] == "set()"
 
+    @pytest.mark.parametrize("command", ["types", "list"])
+    def test_the_pages_need_no_pydantic(self, command: str) -> None:
+        import subprocess
+        import sys
+
+        program = f"""
+import sys; from vfioctl.app import main; main(['vgpu', '{command}', '--host', 'a2']); print('pydantic' in sys.modules)
+"""
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "False"
+
     def test_completion(self) -> None:
         from vfioctl.vgpu.cli import completion as vgpus
 

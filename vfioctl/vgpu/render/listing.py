@@ -13,7 +13,6 @@ from vfioctl.console import words
 from vfioctl.console.columns import Cell, Column, Layout, fact_grid, note_lines, table
 from vfioctl.core.reservations import Reservation
 from vfioctl.units import format_size
-from vfioctl.vgpu.model.persistent import still_defined
 from vfioctl.vgpu.model.vgpu import (
     Count,
     Definition,
@@ -263,6 +262,8 @@ def left_lines(left: Iterable[Left]) -> Iterator[str]:
 
 def defined_lines(defined: Mapping[str, Definition]) -> Iterator[str]:
     """One line for each removed vGPU that is still defined, and one with the command that removes the definition."""
+    from vfioctl.vgpu.model.persistent import still_defined  # which imports pydantic, and listings need none
+
     for uuid, definition in defined.items():
         yield words.plain(f"{still_defined(uuid, definition)}; to remove that too:")
         yield f"vfioctl vgpu remove {uuid} --definition --foreign"
