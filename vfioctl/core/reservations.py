@@ -55,6 +55,11 @@ class Reservation:
 NOTHING_RESERVED: tuple[Reservation, ...] = ()
 
 
+def whole_devices(reservations: Iterable[Reservation]) -> dict[str, Reservation]:
+    """Return the reservations of whole devices by address or UUID."""
+    return {reservation.subject: reservation for reservation in reservations if reservation.whole}
+
+
 def refuse_reserved(plan: Plan, reservations: Iterable[Reservation], *, acting_for: str = "") -> None:
     """Raise ClaimConflict if the plan changes what is reserved, or relies on it. `acting_for`: whose plan it is."""
     concerned = {fact.subject for fact in plan.facts}

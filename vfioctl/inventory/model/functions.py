@@ -13,7 +13,7 @@ from itertools import takewhile
 
 from vfioctl.core.frozen import record_class
 from vfioctl.core.marks import Mark
-from vfioctl.core.reservations import Reservation
+from vfioctl.core.reservations import Reservation, whole_devices
 from vfioctl.inventory.model.groups import Card, Group, Iommu, NumaNode
 from vfioctl.inventory.model.values import PciAddress, is_gpu_class
 from vfioctl.units import Uuid
@@ -202,7 +202,7 @@ class Inventory:
     @cached_property
     def reserved(self) -> Mapping[str, Reservation]:
         """What is reserved as a whole, by address or UUID."""
-        return {reservation.subject: reservation for reservation in self.reservations if reservation.whole}
+        return whole_devices(self.reservations)
 
     @cached_property
     def gpus(self) -> tuple[Function, ...]:

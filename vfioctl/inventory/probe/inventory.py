@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from vfioctl.core.marks import Mark, MarkKind
-from vfioctl.core.reservations import Reservation
+from vfioctl.core.reservations import Reservation, whole_devices
 from vfioctl.errors import BadAddress, KernelRefused
 from vfioctl.inventory.model.functions import Function, Inventory, ProbeWarning, card_members
 from vfioctl.inventory.model.groups import Iommu
@@ -78,7 +78,7 @@ def assemble(
 ) -> Inventory:
     """Return the inventory of a scan that was started already."""
     facts = scan.results()
-    whole = {reservation.subject: reservation for reservation in reservations if reservation.whole}
+    whole = whole_devices(reservations)
     for function in facts:
         function["mark"] = marks.get(function["address"])
         if reservation := whole.get(function["address"]):

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vfioctl.core.reservations import NOTHING_RESERVED
+from vfioctl.core.reservations import NOTHING_RESERVED, whole_devices
 from vfioctl.errors import BadDocument
 from vfioctl.inventory.model.scope import FUNCTION
 from vfioctl.vgpu.model.kinds import creates, is_uuid, place_and_type
@@ -52,10 +52,10 @@ def claimed_and_lost(session: Session, vgpus: Vgpus) -> tuple[Reserved, ...]:
     places = {parent.name for card in vgpus.cards for parent in card.parents if parent.name != card.id}
     reservations = session.from_ledger(session.reservations, NOTHING_RESERVED)[0]
     lost = {
-        reservation.subject: reservation
-        for reservation in reservations
-        if reservation.whole and reservation.by != session.reservation
-        if reservation.subject not in existing and (reservation.subject in places or is_uuid(reservation.subject))
+        subject: reservation
+        for subject, reservation in whole_devices(reservations).items()
+        if reservation.by != session.reservation
+        if subject not in existing and (subject in places or is_uuid(subject))
     }
     none: Mapping[str, Made] = {}
     made = session.from_ledger(partial(read_made, session, lost), none)[0]
