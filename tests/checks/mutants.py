@@ -242,7 +242,10 @@ def _folder() -> Iterator[Path]:
 
 
 def _copy(place: Path) -> Path:
-    ignored = shutil.ignore_patterns(".*", "__pycache__", "dist", "build")
+    def ignored(folder: str, names: list[str]) -> set[str]:
+        made = {"dist", "build"} if Path(folder) == REPO else set()
+        return {name for name in names if name.startswith(".") or name == "__pycache__" or name in made}
+
     return shutil.copytree(REPO, place, ignore=ignored, symlinks=True)
 
 
