@@ -57,7 +57,12 @@ TESTS = {
         "binding/test_undo.py",
     ),
     "vfioctl/vgpu/plan": ("vgpu/test_plan*.py", "vgpu/test_taken.py", "vgpu/test_cli.py", "vgpu/test_restore.py"),
-    "vfioctl/vgpu/placement": ("vgpu/test_placement.py", "vgpu/test_plan.py", "vgpu/test_api.py"),
+    "vfioctl/vgpu/placement": (
+        "vgpu/test_reserved.py",
+        "vgpu/test_placement.py",
+        "vgpu/test_plan.py",
+        "vgpu/test_api.py",
+    ),
     "vfioctl/vgpu/placement/capacity.py": ("vgpu/test_capacity.py", "vgpu/test_placement.py", "vgpu/test_probe.py"),
     "vfioctl/vgpu/resources": (
         "vgpu/test_resources.py",
@@ -127,12 +132,15 @@ def main(arguments: Sequence[str]) -> int:
     if failing := already_failing({part_of(mutant.module) for mutant in tested}):
         print(f"the tests of {', '.join(failing)} fail without any change: they would notice every mutant")
         return 2
-    accepted = {line.partition("  #")[0] for line in ACCEPTED.read_text(encoding="utf-8").splitlines()}
+    accepted = {line.partition("  #")[0] for line in ACCEPTED.read_text(encoding="utf-8").splitlines()[1:]}
+    if not options.modules and (unknown := accepted - {str(mutant) for mutant in mutants}):
+        print(*(f"{ACCEPTED.name}: no such mutant: {line}" for line in sorted(unknown)), sep="\n")
+        return 2
     survivors = []
     for mutant in surviving(tested, options.jobs):
         survivors.append(str(mutant))
         print(f"survived: {mutant.module}:{mutant.line}: {mutant}", flush=True)
-    unexplained = [each for each in survivors if each not in accepted]
+    unexplained = [survivor for survivor in survivors if survivor not in accepted]
     counted = len(tested) - (len(survivors) - len(unexplained))
     noticed = 100 * (counted - len(unexplained)) / max(counted, 1)
     print(f"{noticed:.1f} % of {counted} noticed; {len(survivors) - len(unexplained)} accepted survivors left out")
@@ -150,10 +158,8 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
 def modules(wanted: Sequence[str]) -> list[str]:
     """The files to change, relative to the repository."""
-    found = [
-        file for part in TESTS for file in ([REPO / part] if part.endswith(".py") else (REPO / part).rglob("*.py"))
-    ]
-    names = sorted(str(file.relative_to(REPO)) for file in found)
+    files = {file for part in TESTS for file in (REPO / part).rglob("*.py")}
+    names = sorted(str(file.relative_to(REPO)) for file in files)
     return [name for name in names if not wanted or name in wanted]
 
 
@@ -210,8 +216,8 @@ def already_failing(parts: Iterable[str]) -> list[str]:
 
 
 def part_of(module: str) -> str:
-    """The key of TESTS that a module belongs to."""
-    return next(part for part in TESTS if module.startswith(part))
+    """The key of TESTS that a module belongs to: the longest, as a module may have tests of its own."""
+    return max((part for part in TESTS if module.startswith(part)), key=len)
 
 
 def surviving(mutants: Sequence[Mutant], jobs: int) -> Iterator[Mutant]:

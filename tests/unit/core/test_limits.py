@@ -71,6 +71,11 @@ def test_what_options_usually_say_is_read_without_pydantic(given: dict[str, Any]
     assert read_words(DomainSpec, given) == read_document(DomainSpec, given)
 
 
+@pytest.mark.parametrize("disks", [["relative.qcow2"], ["/a", "/b\n"], ["/" + "x" * 1024]])
+def test_each_of_several_is_held_to_its_own_limit(disks: list[str]) -> None:
+    assert read_words(DomainSpec, {"name": "a", "disks": disks}) is None
+
+
 def test_building_with_options_does_not_import_pydantic() -> None:
     program = (
         "import sys\nfrom vfioctl.app import main\n"

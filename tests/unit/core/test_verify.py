@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
@@ -17,7 +18,7 @@ from vfioctl.binding.resources.driver import binding_change
 from vfioctl.core.action import Context
 from vfioctl.core.change import Change, CheckRequest, Draft, JournalState, Plan, Result
 from vfioctl.core.marks import MarkKind
-from vfioctl.core.reading import read_facts
+from vfioctl.core.reading import ANSWER_TIMEOUT, read_changes, read_facts
 from vfioctl.core.verify import dead, is_done, verify_changes, verify_checks
 from vfioctl.errors import DeviceDead, KernelRefused, VerifyError
 from vfioctl.host import Host
@@ -27,6 +28,21 @@ from vfioctl.kernel.simulated.host import Simulated
 from vfioctl.session import Session
 
 HGX = PciAddress("0000:1b:00.0")
+
+
+@pytest.mark.parametrize(("kind", "timeout"), [("binding", ANSWER_TIMEOUT), ("reset method", None)])
+def test_only_a_driver_is_given_longer_to_answer(kind: str, timeout: float | None) -> None:
+    """It may be starting, and holds its device's lock meanwhile."""
+
+    class Recorded(Simulated):
+        timeouts: ClassVar[list[float | None]] = []
+
+        def survey(self, *args: Any, **options: Any) -> Any:
+            self.timeouts.append(options["timeout"])
+            return super().survey(*args, **options)
+
+    read_changes(Recorded(copy(original("workstation")), ""), REGISTRY, [setting(kind)])
+    assert Recorded.timeouts == [timeout]
 
 
 def context(kernel: Simulated, settle: float = 0.0) -> Context:

@@ -76,6 +76,11 @@ class TestPool:
         assert card.sharing is Sharing.POOL
         assert after(card, {"a": 1, "b": 1}).available["c"] == Count(0, 0)
 
+    def test_what_exceeds_the_stock_leaves_none(self) -> None:
+        card = card_of(MBOCHS, {"small": 25, "medium": 6, "large": 1})
+        with pytest.raises(NoCapacity, match=r"no room for 1 of small beside .*: none$"):
+            after(card, {"small": 1, "medium": 6, "large": 1})
+
     def test_a_type_that_takes_nothing_is_of_no_pool(self) -> None:
         card = card_of((mbochs("none", 0), mbochs("small", 4)), {"none": 1, "small": 25})
         assert card.sharing is Sharing.UNKNOWN
@@ -195,6 +200,11 @@ class TestSizes:
         forecast = after(card, {"4Q": 1})
         assert forecast.available["4A"] == Count(1, 1)
         assert forecast.available["8Q"] == Count(0, 0)
+
+    def test_only_the_smallest_size_on_offer_shows_no_mode(self) -> None:
+        """In both modes only that fits, where the rest of the memory is less than another size."""
+        card = card_of((nvidia(4, existing=1), nvidia(8)), {}, {"4Q": 1})
+        assert card.size_mode is SizeMode.UNKNOWN
 
     def test_another_size_on_offer_proves_the_other_mode(self) -> None:
         assert Nvidia(["4Q"], mixed=True).card(NAMES).size_mode is SizeMode.MIXED

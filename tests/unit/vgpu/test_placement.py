@@ -263,6 +263,12 @@ class TestAllOrNone:
         assert not chosen.certain
         assert chosen.why[-1] == "0000:0a:00.0: how many A2-4C it has room for could not be read everywhere"
         assert by_card(placed([unread, Twin("0c").card], "A2-4C", 3)) == {"0000:0c:00.0": 3}
+        used = counted(
+            replace(
+                USED.card, parents=tuple(replace(p, offers={}, unknown={"nvidia-4C": "EIO"}) for p in USED.card.parents)
+            )
+        )
+        assert by_card(placed([used, Twin("0c").card], "A2-4C", 1)) == {"0000:0c:00.0": 1}
         for strategy in (Strategy.SPREAD, Strategy.NUMA):
             cards = [
                 replace(unread, numa_node=1),
