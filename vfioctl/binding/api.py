@@ -136,7 +136,7 @@ class BindingApi:
         every: bool | None = None,
     ) -> Plan:
         processes = self._devices.processes()  # its workers scan while the inventory is read
-        inventory = self._devices.inventory()
+        inventory = self._devices.inventory(near=devices)
         chosen = self._devices.chosen(inventory, devices, every=every)
         try:
             draft = make(inventory, intent(chosen), processes)
@@ -239,7 +239,7 @@ class BindingApi:
         from vfioctl.binding.probe.rom import explain_refusal, understood
         from vfioctl.inventory.model.preconditions import refuse_marked
 
-        inventory = self._devices.inventory()
+        inventory = self._devices.inventory(near=[device])
         (address,) = self._devices.chosen(inventory, [device])
         function = inventory.by_address[address]
         refuse_marked(function)

@@ -108,7 +108,7 @@ class ClaimsApi:
         from vfioctl.claims.lifecycle.devices import subjects
         from vfioctl.inventory.api import InventoryApi
 
-        return subjects(InventoryApi(self._session).inventory(nvml=False), words)
+        return subjects(InventoryApi(self._session).inventory(nvml=False, near=words), words)
 
     def free_vgpus(self, word: str, *, but: Collection[str] = (), exclude: Collection[str] = ()) -> tuple[Subject, ...]:
         """Return existing vGPUs of `TYPE` or `TYPE=N` that are free. `but`: see `place`. `exclude`: others' devices.

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-from vfioctl.errors import DeviceInUse
+from vfioctl.errors import BadAddress, DeviceInUse
 from vfioctl.inventory.probe.scan import Catalogue, Scan
 
 if TYPE_CHECKING:
@@ -74,14 +74,19 @@ class InventoryApi:
     def _catalogue(self) -> Catalogue:
         return Catalogue(self._kernel)
 
-    def inventory(self, *, nvml: bool = True) -> Inventory:
-        """Return the host's devices as they are now, with their marks. `nvml`: whether NVML is asked."""
+    def inventory(self, *, nvml: bool = True, near: Sequence[str] | None = None) -> Inventory:
+        """Return the host's devices as they are now, with their marks. `nvml`: whether NVML is asked.
+
+        `near`: selectors; if all are addresses of functions that exist, only these functions are read, with what
+        shares a bus, a card or a group with them. GPUs then have no names such as gpu0, which count all of a host's.
+        """
         # read the marks first: reads of a wedged device may block
         marks, problem = self._session.from_ledger(self._session.marks, NO_MARKS)
         wedged = [mark.subject for mark in marks if mark.kind == _WEDGED]
         self._catalogue.refresh()
         # its workers read during the import of models
-        scan = Scan(self._kernel, self._catalogue, suspects=wedged, nvml=nvml)
+        only = None if near is None else self._near(near)
+        scan = Scan(self._kernel, self._catalogue, suspects=wedged, only=only, nvml=nvml)
         from vfioctl.core.marks import marks_in
         from vfioctl.inventory.probe.inventory import assemble
 
@@ -89,6 +94,15 @@ class InventoryApi:
         if problem := problem or reservations_problem:
             scan.problems.append((LEDGER, problem))
         return assemble(self._kernel, scan, marks_in(marks), reservations)
+
+    def _near(self, selectors: Sequence[str]) -> list[str] | None:
+        from vfioctl.inventory.model.values import PciAddress
+        from vfioctl.inventory.probe.neighbours import neighbours
+
+        try:
+            return neighbours(self._kernel, [PciAddress(selector) for selector in selectors])
+        except BadAddress:
+            return None
 
     def reservations(self) -> tuple[Reservation, ...]:
         """Return what the ledger reserves; nothing if it is unusable, because a listing must still work."""
@@ -139,7 +153,7 @@ class InventoryApi:
 
         Raises BadAddress, UnknownDevice, and BadSpec if an id matches several functions and `every` is false.
         """
-        return self.chosen(self.inventory(nvml=False), selectors, every=every)
+        return self.chosen(self.inventory(nvml=False, near=selectors), selectors, every=every)
 
     @staticmethod
     def chosen(inventory: Inventory, selectors: Sequence[str], *, every: bool | None = None) -> tuple[PciAddress, ...]:
@@ -165,7 +179,7 @@ class InventoryApi:
     def holders(self, selectors: Sequence[str], *, every: bool = False, processes: Processes | None = None) -> Holders:
         """Return the holders of functions (named as for `find`), their cards and their groups."""
         processes = processes or self.processes()  # its workers scan while the inventory is read
-        inventory = self.inventory()
+        inventory = self.inventory(near=selectors)
         from vfioctl.inventory.model.scope import scope_of
 
         scope = scope_of(inventory, self.chosen(inventory, selectors, every=every))

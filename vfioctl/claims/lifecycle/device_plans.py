@@ -101,7 +101,8 @@ def plan_undo(session: Session, claim: Claim, *, unchanged_in_use: bool = False)
     What was changed before a reboot is undone already, and only what a guest has now is in use. Raises DeviceInUse;
     with `unchanged_in_use` not for devices that need no change in this boot.
     """
-    inventory, is_of_this_boot = InventoryApi(session).inventory(), claim.boot_id == session.boot_id
+    inventory = InventoryApi(session).inventory(near=claim.functions)
+    is_of_this_boot = claim.boot_id == session.boot_id
     if is_of_this_boot:
         ours = {device.address for device in claim.devices if device.undo is Undo.UNBIND}
         if bound := [

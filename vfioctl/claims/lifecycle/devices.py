@@ -77,8 +77,8 @@ def uses_of(inventory: Inventory, devices: Iterable[ClaimedDevice], cpus: Iterab
 
 def nodes_of(session: Session, claim: Claim) -> Mapping[str, Nodes]:
     """Return the VFIO device files of the claim's devices, by address or UUID, as they are now."""
-    functions = InventoryApi(session).inventory(nvml=False).functions
     ours = {device.subject for device in claim.devices}
+    functions = InventoryApi(session).inventory(nvml=False, near=claim.functions).functions
     nodes: dict[str, Nodes] = {f.address: Nodes(f.vfio_group, f.vfio_cdev) for f in functions if f.address in ours}
     if claim.mdevs:
         from vfioctl.vgpu.api import VgpuApi

@@ -31,7 +31,7 @@ def show(
     """
     session = opened(ctx)
     api = InventoryApi(session)
-    host = api.inventory()
+    host = api.inventory(near=[device] if as_json else None)  # the page names its GPU, which takes all of them
     tell_unfinished(session, damage=True)
     (address,) = api.chosen(host, [device])
     if as_json:

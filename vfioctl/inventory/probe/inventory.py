@@ -43,7 +43,7 @@ def read_some(
     `names`: whether to look up names and drivers.
     """
     wanted = [*addresses, *(vf for address in addresses for vf in _virtual_functions(kernel, address))]
-    scan = Scan(kernel, suspects=suspects, only=wanted, names=names)
+    scan = Scan(kernel, suspects=suspects, only=wanted, names=names, nvml=False)
     facts = scan.results()
     for fact in facts:
         fact["mark"] = None

@@ -36,8 +36,8 @@ class Scan:
     ) -> None:
         """Start the scan. `suspects`: functions whose attributes may block; only safe attributes are read.
 
-        `only`: the functions to read instead of all; NVML is then not used. `names`: whether names and modules are
-        looked up, which takes longer than reading a few functions. `nvml`: whether NVML is asked.
+        `only`: the functions to read instead of all. `names`: whether names and modules are looked up, which takes
+        longer than reading a few functions. `nvml`: whether NVML is asked.
         """
         self._kernel = kernel
         self._catalogue = (catalogue or Catalogue(kernel)) if names else None
@@ -49,7 +49,7 @@ class Scan:
         self._answers = self._survey([a for a in addresses if a not in suspects], wanted=None)
         self._passed_over = {a: "it is wedged, and was not asked" for a in addresses if a in suspects}
         # Initialising NVML takes longer than reading a small host, so it starts first if the nvidia driver has a GPU.
-        self.nvidia_gpus = nvidia_gpus(kernel) if nvml and only is None else []
+        self.nvidia_gpus = [gpu for gpu in nvidia_gpus(kernel) if only is None or gpu in only] if nvml else []
         """The GPUs that NVML should know."""
         wait = kernel.nvml(self.nvidia_gpus) if self.nvidia_gpus and not suspects else None
         self.nvml: Callable[[], NvmlAnswer] = wait or (lambda: _NOT_ASKED)
