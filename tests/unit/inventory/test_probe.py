@@ -656,6 +656,28 @@ class TestNodes:
         assert [node.id for node in found.numa_nodes] == [0, 1]
         assert not [f for f in found.functions if home_of(f, found).reported_by == "the host, which has one node"]
 
+    @pytest.mark.parametrize(
+        ("file", "text", "node"),
+        [
+            ("local_cpulist", "48-95,144-191", 1),
+            ("local_cpus", "ffffffff,ffff0000,00000000,ffffffff,ffff0000,00000000", 1),
+            ("local_cpulist", "0-191", None),  # all: the kernel does not know
+            ("local_cpulist", "48-94", None),
+            ("local_cpulist", "x", None),
+            ("local_cpus", "", None),
+        ],
+    )
+    def test_with_the_local_cpus_of_a_function_is_its_node_where_numa_node_is_missing(
+        self, file: str, text: str, node: int | None
+    ) -> None:
+        tree = spoilt("hgx8")
+        home = tree.resolve("/sys/bus/pci/devices/0000:1b:00.0")
+        for name in ("numa_node", "local_cpulist", "local_cpus"):
+            tree.remove(f"{home}/{name}")
+        tree.put(f"{home}/{file}", text)
+        gpu = read(tree).by_address[PciAddress("0000:1b:00.0")]
+        assert (gpu.numa_node, gpu.unknown) == (node, {})
+
     def test_have_the_cpus_of_their_map_where_there_is_no_list(self) -> None:
         tree = spoilt("hgx8")
         tree.remove(f"{NODE}/cpulist")

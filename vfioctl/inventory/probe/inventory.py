@@ -15,7 +15,7 @@ from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.probe.drivers import Registered
 from vfioctl.inventory.probe.function import function_of
 from vfioctl.inventory.probe.iommu import group_of, read_groups, read_iommu, read_members
-from vfioctl.inventory.probe.numa import read_nodes
+from vfioctl.inventory.probe.numa import node_with, read_nodes
 from vfioctl.inventory.probe.pci import Facts
 from vfioctl.inventory.probe.scan import Scan
 from vfioctl.kernel.lenient import failure_of, names_in
@@ -48,6 +48,7 @@ def read_some(
     for fact in facts:
         fact["mark"] = None
         fact.pop("iommu_group_type", None)
+        fact.pop("local_cpus", None)
     _add_drivers(kernel, facts)
     _add_nodes(kernel, facts)
     return Inventory(
@@ -89,10 +90,13 @@ def assemble(
     members = _add_groups(kernel, facts, scan.unread)
     types = {fact.get("iommu_group"): fact.pop("iommu_group_type", None) for fact in facts}
     about_nvml = list(_add_nvml(facts, scan.nvidia_gpus, scan.nvml())) if scan.nvidia_gpus else []
+    nodes, about_nodes = read_nodes(kernel)
+    for fact in facts:
+        if local_cpus := fact.pop("local_cpus", None):
+            fact["numa_node"] = node_with(local_cpus, nodes)
     functions = _made(facts, scan.unread)
     unread = _unread(scan)
     groups = {address: members.get(address, group_of(kernel, address)) for address in unread}
-    nodes, about_nodes = read_nodes(kernel)
     problems = [*scan.problems, *((subject, f"not read: {why}") for subject, why in scan.unread.items())]
     return Inventory(
         functions=_with_companions(functions),

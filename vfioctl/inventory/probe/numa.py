@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from vfioctl.errors import BadSpec, KernelRefused
 from vfioctl.inventory.model.functions import ProbeWarning
@@ -27,6 +28,20 @@ def read_nodes(kernel: Reader) -> tuple[list[NumaNode], list[ProbeWarning]]:
         nodes.append(node)
         warnings += [ProbeWarning(subject=f"NUMA node {number}", text=text) for text in problems]
     return nodes, warnings
+
+
+def node_with(local_cpus: tuple[str, str], nodes: Sequence[NumaNode]) -> int | None:
+    """Return the one node that has these CPUs, none more or less, as hwloc does; None if there is none or one node.
+
+    `local_cpus`: a list of CPUs and a mask of CPUs, of which the first counts unless it is empty.
+    """
+    cpu_list, cpu_mask = local_cpus
+    try:
+        cpus = set(parse_cpu_list(cpu_list) if cpu_list else parse_cpu_mask(cpu_mask))
+    except BadSpec:
+        return None
+    alike = [node.id for node in nodes if cpus and cpus == set(node.cpus)]
+    return alike[0] if len(alike) == 1 < len(nodes) else None
 
 
 def _node(kernel: Reader, number: int, ids: list[int]) -> tuple[NumaNode, list[str]]:

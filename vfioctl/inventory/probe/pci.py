@@ -1,7 +1,8 @@
 """Reads one PCI function from its sysfs directory as plain facts.
 
 Runs in workers, which may be abandoned (`Kernel.survey`), so it returns plain data and may not keep state. Facts are
-named and typed as the fields of `Function` (which `function_of` makes of them), but for plain texts and tuples.
+named and typed as the fields of `Function` (which `function_of` makes of them), but for plain texts and tuples, and
+`local_cpus`: the texts of local_cpulist and local_cpus of a function without numa_node.
 Sources: Documentation/ABI/testing/sysfs-bus-pci; include/linux/ioport.h for the resource flags.
 """
 
@@ -13,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from vfioctl.errors import KernelRefused
+from vfioctl.kernel.lenient import text_of
 from vfioctl.kernel.modalias import ID_FILES, ids_in, ids_of, modalias_of
 from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_ADDRESS, PCI_DEVICES, Reader
 from vfioctl.units import UUID
@@ -63,6 +65,8 @@ def read_function(kernel: Reader, address: str, wanted: frozenset[str]) -> Facts
     facts |= _attributes(found.texts, facts["unknown"])
     if "physfn" not in found.links:
         facts |= _of_physical(kernel, home, wanted & _PHYSICAL, facts["unknown"])
+    if "numa_node" not in found.names and "numa_node" in wanted:
+        facts["local_cpus"] = text_of(kernel, f"{home}/local_cpulist"), text_of(kernel, f"{home}/local_cpus")
     if "reset_method" not in found.names:
         facts["reset_unnamed"] = kernel.has(f"{home}/reset") and not kernel.has(f"{home}/reset_method")
     if "mdev_supported_types" in found.names:
