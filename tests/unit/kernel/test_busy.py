@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from vfioctl.kernel.live import hwdb
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.protocol import Unanswered, per_subject
 from vfioctl.kernel.timeouts import Timeouts
@@ -55,6 +56,19 @@ def starved(_: object, subject: str) -> str:
 def spinning(_: object, subject: str) -> str:
     compute(20.0)
     return subject
+
+
+@per_subject
+def named(kernel: Live, subject: str) -> str:
+    """Reads for a while, and opens a database of names that takes as long to load."""
+
+    def load() -> hwdb.Names:
+        time.sleep(TIMEOUT * 0.7)
+        return lambda modalias: {"NAME": modalias}
+
+    hwdb.hardware_database = load
+    time.sleep(TIMEOUT * 0.7)
+    return kernel.properties(subject)["NAME"]
 
 
 def compute(seconds: float) -> None:
@@ -149,6 +163,9 @@ class TestSurvey:
 
     def test_a_worker_in_a_throttled_control_group_answers_later(self, throttled: Path) -> None:
         assert dict(Live().survey(starved, [str(throttled)], timeout=TIMEOUT)) == {str(throttled): str(throttled)}
+
+    def test_loading_names_is_no_part_of_what_the_kernel_takes_to_answer(self) -> None:
+        assert dict(Live().survey(named, ["x"], timeout=TIMEOUT)) == {"x": "x"}
 
     def test_a_worker_that_really_runs_is_given_up(self) -> None:
         began = time.monotonic()

@@ -24,6 +24,7 @@ from vfioctl.kernel.timeouts import Timeouts
 from vfioctl.kernel.worker import survey
 from vfioctl.kernel.worker.client import ForkServer
 from vfioctl.kernel.worker.job import Gathered, begin_each
+from vfioctl.kernel.worker.processes import report_progress
 from vfioctl.kernel.worker.stall import Unreturned
 from vfioctl.kernel.worker.worker import Maker
 from vfioctl.kernel.worker.workers import Workers
@@ -148,7 +149,10 @@ class Live(LiveUse, LiveChange):
     # -- what is in no file ------------------------------------------------------------------------
 
     def properties(self, modalias: str) -> Mapping[str, str]:
-        return self._hardware_database(modalias)
+        report_progress()  # opening the database takes longer than reading a function, and the kernel has answered
+        database = self._hardware_database
+        report_progress()
+        return database(modalias)
 
     @cached_property
     def _hardware_database(self) -> Callable[[str], Mapping[str, str]]:
