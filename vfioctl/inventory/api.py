@@ -185,7 +185,9 @@ class InventoryApi:
         scope = scope_of(inventory, self.chosen(inventory, selectors, every=every))
         concerned = [inventory.by_address[address] for address in (*scope.own, *scope.foreign)]
         holders = self.holders_of(concerned, inventory, processes)
-        return replace(holders, marks=tuple(function.mark for function in concerned if function.mark))
+        unread = {a: inventory.unread[a] for function in concerned for a in inventory.unread_beside(function)}
+        marks = tuple(function.mark for function in concerned if function.mark)
+        return replace(holders, marks=marks, unread_functions=unread)
 
     def holders_of(
         self, functions: Sequence[Function], inventory: Inventory, processes: Processes | None = None

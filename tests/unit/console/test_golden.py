@@ -126,6 +126,7 @@ def test_inventory(run: Run, terminal: Run, golden: Golden, host: str, file: str
         ("inventory.csv", "inventory --all --format csv --columns address,gpu,group,numa,driver,name", 0),
         ("filtered.txt", "inventory --driver nvidia", 0),
         ("show.txt", "show 0b:00.0", 0),
+        ("holders.txt", "holders 0b:00.0", 0),
         ("unread.json", "show 0b:00.1 --json", 3),
         ("numbered.json", "show gpu2 --json", 3),
         ("bind.json", "bind 0b:00.0 --dry-run --json", 3),

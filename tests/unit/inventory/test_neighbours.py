@@ -158,3 +158,4 @@ def test_a_neighbour_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     assert silent in part.unread
     assert part.unread_beside(part.by_address[asked]) == (silent,)
     assert part.group_of(part.by_address[asked]).unread == (silent,)  # type: ignore[union-attr]
+    assert set(api.holders([asked]).unread_functions) == {silent}

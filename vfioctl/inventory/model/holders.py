@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import field
 from enum import StrEnum
 
 from vfioctl.core.frozen import record_class
 from vfioctl.core.marks import Mark
 from vfioctl.core.reservations import Reservation
-from vfioctl.inventory.model.values import Subject
+from vfioctl.inventory.model.values import PciAddress, Subject
 
 
 class HolderKind(StrEnum):
@@ -89,6 +91,8 @@ class Holders:
     """processes whose open files were read; 0 where none are recorded"""
     unread: int = 0
     """processes whose open files could not be read"""
+    unread_functions: Mapping[PciAddress, str] = field(default_factory=dict)
+    """functions of the same cards and groups that could not be read, and why: who holds them is unknown"""
     marks: tuple[Mark, ...] = ()
     """what the ledger says against these devices"""
     reservations: tuple[Reservation, ...] = ()

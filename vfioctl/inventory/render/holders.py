@@ -79,6 +79,8 @@ def _how(alike: Sequence[Holder]) -> str:
 
 
 def _notes(holders: Holders) -> Iterator[str]:
+    for address, why in holders.unread_functions.items():
+        yield f"Whether anybody holds {address} is unknown: it could not be read ({words.plain(why)})."
     yield from map(phrases.mark_line, holders.marks)
     yield from map(phrases.reservation_line, holders.reservations)
     for holder in holders.holders:
