@@ -975,6 +975,25 @@ class TestHostUse:
         ],
     )
     def test_is_reported(self, busy: Machine, owner: str, uid: int, cgroup: str, is_told: bool) -> None:
+        self._use(busy, owner, uid, cgroup)
+        found = [(each["kind"], each["words"], each["remedy"]) for each in busy.differences() if each["claim"]]
+        words = "train (process 4711) uses it with its driver nvidia"
+        remedy = f"vfioctl holders {self.GPU} --simulate {busy.file} --ledger {busy.ledger}"
+        assert found == [("host use", words, remedy)] * is_told
+
+    def test_golden(self, busy: Machine, terminal: Run, golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("vfioctl.claims.ledger.ledger._unused_id", lambda _: "aaaa0001")
+        monkeypatch.chdir(busy.file.parent)
+        busy.options = ["--simulate", "./busy.host"]
+        busy.ledger = ledger_of(busy.file)
+        self._use(busy, "vm/web1", 1000, "0::/")
+        answer = terminal("reconcile", *busy.options)
+        golden("reconcile-host-use.txt", timeless(f"{answer.err}{answer.out}[exit code {answer.code}]\n"))
+        golden("reconcile-host-use.json", timeless(json.dumps(busy("reconcile").document, indent=1) + "\n"))
+
+    def _use(self, busy: Machine, owner: str, uid: int, cgroup: str) -> None:
+        """A process of the user has the GPU open after it was claimed."""
+
         def use(tree: Tree) -> None:
             put_process(tree, 4711, "/dev/nvidia0", name="train", status=self.USERS.format(uid), cgroup=cgroup)
             tree.properties["user:1000"] = {"name": "alice"}
@@ -983,10 +1002,6 @@ class TestHostUse:
 
         assert busy(f"claim adopt --owner {owner} --device {self.GPU}").code == 0
         busy.change(use)
-        found = [(each["kind"], each["words"], each["remedy"]) for each in busy.differences() if each["claim"]]
-        words = "train (process 4711) uses it with its driver nvidia"
-        remedy = f"vfioctl holders {self.GPU} --simulate {busy.file} --ledger {busy.ledger}"
-        assert found == [("host use", words, remedy)] * is_told
 
 
 def test_golden(host: Machine, terminal: Run, golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
