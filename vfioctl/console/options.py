@@ -3,8 +3,10 @@
 Those of OPTIONS are accepted before and after the command's name. May not access a host.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from functools import wraps
+from inspect import Parameter, signature
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +17,8 @@ from vfioctl.errors import BadSpec, VfioctlError
 
 _SHARED = "Host (this machine, if none is given) and messages"
 """The panel of the options that every command has: one line for each, so that a command's own options stay in sight."""
+
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 class LogLevel(StrEnum):
@@ -163,3 +167,21 @@ ForceHolders = Annotated[
         "Never takes a disk or a network interface in use.",
     ),
 ]
+
+
+def with_options(name: str, options: Sequence[Parameter], make: Callable[[Mapping[str, Any]], object]) -> Decorator:
+    """Give a command options in the place of its parameter `name`, which gets what `make` makes of their values."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def called(*args: Any, **values: Any) -> None:
+            made = make({option.name: values.pop(option.name) for option in options})
+            command(*args, **{name: made}, **values)
+
+        own = signature(command)
+        parameters = [new for old in own.parameters.values() for new in (options if old.name == name else [old])]
+        called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return called
+
+    return decorate

@@ -108,7 +108,7 @@ def test_texts_of_options() -> None:
     for text in ("L40S=0", "L40S=x", "L40S=99999"):
         with pytest.raises(BadSpec):
             vgpu_in(text)
-    request = Wish(gpus=2, ttl="10m", numa="1", labels=("a=b",), bind=False).request("vm/a")
+    request = Wish(gpus=2, ttl="10m", numa="1", label=["a=b"], no_bind=True).request("vm/a")
     assert (request.gpus, request.ttl, request.numa, request.labels, request.bind) == (2, 600.0, 1, {"a": "b"}, False)
 
 

@@ -7,26 +7,7 @@ import typer
 
 from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.cli import lifecycle
-from vfioctl.claims.cli.options import (
-    Cpus,
-    Devices,
-    DryRun,
-    Gpus,
-    HugepageMemory,
-    Key,
-    Labels,
-    MemoryMin,
-    Model,
-    NoBind,
-    Numa,
-    OwnerName,
-    Realtime,
-    Ttl,
-    Vfs,
-    Vgpu,
-    Wish,
-    key_in,
-)
+from vfioctl.claims.cli.options import DryRun, Key, OwnerName, Wish, key_in, wish_options
 from vfioctl.claims.cli.output import ClaimId, print_claim, print_preview
 from vfioctl.console.changes import confirm, progress_lines, reporting
 from vfioctl.console.choice import opened
@@ -60,24 +41,13 @@ def claim() -> None:
   vfioctl claim create --owner vm/vdi1 --vfs 2 --of MI300X --simulate mi300x-vf
   vfioctl claim create --owner pod/ml/train-0/main --gpus 2 --numa same --ttl 2h --json --simulate hgx8""",
 )
+@wish_options()
 def create(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
     *,
     owner: OwnerName,
-    gpus: Gpus = None,
-    vfs: Vfs = None,
-    device: Devices = None,
-    vgpu: Vgpu = None,
-    numa: Numa = "any",
-    model: Model = None,
-    memory_min: MemoryMin = None,
-    cpus: Cpus = None,
-    realtime: Realtime = False,
-    hugepages: HugepageMemory = None,
-    ttl: Ttl = None,
-    label: Labels = None,
+    wish: Wish,
     key: Key = None,
-    no_bind: NoBind = False,
     explain: Annotated[bool, typer.Option("--explain", help="Also print the reasons for the selection.")] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -88,21 +58,6 @@ def create(  # noqa: PLR0913 - one parameter for each option
     The claim is recorded before anything is changed. GPUs are bound to VFIO, vGPUs are created, and both are verified;
     if that fails, everything is rolled back. The output lists the device files that a guest opens.
     """
-    wish = Wish(
-        gpus=gpus,
-        vfs=vfs,
-        devices=device or (),
-        vgpu=vgpu,
-        numa=numa,
-        model=model,
-        memory_min=memory_min,
-        cpus=cpus,
-        realtime=realtime,
-        hugepages=hugepages,
-        ttl=ttl,
-        labels=label or (),
-        bind=not no_bind,
-    )
     wish.refuse_unclear()
     name = key_in(key)
     session = opened(ctx)

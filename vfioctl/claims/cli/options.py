@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from inspect import Parameter
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, get_type_hints
 
 import typer
 
-from vfioctl.console.options import completion
+from vfioctl.console.options import Decorator, completion, with_options
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.api import suggest_devices, suggest_nodes
 from vfioctl.units import parse_size
@@ -94,28 +95,28 @@ NoBind = Annotated[bool, typer.Option("--no-bind", help="Leave the devices with 
 
 
 class Wish(NamedTuple):
-    """What the options ask for, as it was typed."""
+    """The options that `claim create` and `place` share, and what they ask for, as it was typed."""
 
-    gpus: int | None = None
-    vfs: int | None = None
-    devices: Sequence[str] = ()
-    vgpu: str | None = None
-    numa: str = "any"
-    model: str | None = None
-    memory_min: str | None = None
-    cpus: int | None = None
-    realtime: bool = False
-    hugepages: str | None = None
-    ttl: str | None = None
-    labels: Sequence[str] = ()
-    bind: bool = True
+    gpus: Gpus = None
+    vfs: Vfs = None
+    device: Devices = None
+    vgpu: Vgpu = None
+    numa: Numa = "any"
+    model: Model = None
+    memory_min: MemoryMin = None
+    cpus: Cpus = None
+    realtime: Realtime = False
+    hugepages: HugepageMemory = None
+    ttl: Ttl = None
+    label: Labels = None
+    no_bind: NoBind = False
 
     def refuse_unclear(self) -> None:
         """Raise BadSpec unless it asks for vGPUs, or for GPUs or VFs, devices or both."""
-        if not (self.gpus or self.vfs or self.devices or self.vgpu):
+        if not (self.gpus or self.vfs or self.device or self.vgpu):
             hint = "give --gpus N, --vfs N, --device DEVICE or --vgpu TYPE"
             raise BadSpec("--gpus, --vfs, --device, --vgpu: one of them is needed", hint=hint)
-        if self.vgpu and (self.gpus or self.vfs or self.devices):
+        if self.vgpu and (self.gpus or self.vfs or self.device):
             raise BadSpec("--gpus, --vfs, --device, --vgpu: --vgpu excludes the others", hint="make two claims")
         if self.gpus and self.vfs:
             raise BadSpec("--gpus and --vfs exclude each other", hint="make two claims")
@@ -124,10 +125,10 @@ class Wish(NamedTuple):
 
     def asked(self, api: ClaimsApi, owner: str) -> ClaimRequest:
         """Return the request on a host. Raises BadSpec, UnknownDevice, BadAddress."""
-        return self.request(owner, api.devices_called(self.devices) if self.devices else ())
+        return self.request(owner, api.devices_called(self.device) if self.device else ())
 
     def request(self, owner: str, devices: Sequence[Subject] = ()) -> ClaimRequest:
-        """Return the request. `devices`: what the names in `self.devices` mean. Raises BadSpec."""
+        """Return the request. `devices`: what the names in `self.device` mean. Raises BadSpec."""
         from vfioctl.console.waiting import seconds_in
         from vfioctl.placement.model.request import ClaimRequest
 
@@ -147,9 +148,20 @@ class Wish(NamedTuple):
             realtime=self.realtime,
             hugepages=size_in(self.hugepages),
             ttl=seconds_in(self.ttl) if self.ttl is not None else None,
-            labels=labels_in(self.labels),
-            bind=self.bind,
+            labels=labels_in(self.label or ()),
+            bind=not self.no_bind,
         )
+
+
+def wish_options(*without: str) -> Decorator:
+    """Give a command the options of `Wish` in the place of its parameter `wish`, `without` these."""
+    hints = get_type_hints(Wish, include_extras=True)
+    options = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[name])
+        for name, default in Wish._field_defaults.items()
+        if name not in without
+    ]
+    return with_options("wish", options, lambda values: Wish(**values))
 
 
 def default_owner() -> str:

@@ -5,22 +5,7 @@ from typing import Annotated
 import typer
 
 from vfioctl.claims.api import ClaimsApi
-from vfioctl.claims.cli.options import (
-    Cpus,
-    Devices,
-    Gpus,
-    HugepageMemory,
-    Labels,
-    MemoryMin,
-    Model,
-    NoBind,
-    Numa,
-    Realtime,
-    Vfs,
-    Vgpu,
-    Wish,
-    default_owner,
-)
+from vfioctl.claims.cli.options import Wish, default_owner, wish_options
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson
@@ -37,24 +22,14 @@ app = typer.Typer(add_completion=False)
   vfioctl place --device gpu1 --cpus 4 --simulate workstation
   vfioctl place --vgpu A2-4C=2 --simulate a2""",
 )
-def place(  # noqa: PLR0913 - one for each option
+@wish_options("ttl")
+def place(
     ctx: typer.Context,
     *,
-    gpus: Gpus = None,
-    vfs: Vfs = None,
-    device: Devices = None,
-    vgpu: Vgpu = None,
-    numa: Numa = "any",
-    model: Model = None,
-    memory_min: MemoryMin = None,
-    cpus: Cpus = None,
-    realtime: Realtime = False,
-    hugepages: HugepageMemory = None,
+    wish: Wish,
     owner: Annotated[
         str | None, typer.Option("--owner", metavar="OWNER", help="Apply this owner's quota; user/YOU, if not given.")
     ] = None,
-    label: Labels = None,
-    no_bind: NoBind = False,
     as_json: AsJson = False,
 ) -> None:
     """Show which GPUs, vGPUs, CPUs and hugepages a claim would get, and why.
@@ -65,20 +40,6 @@ def place(  # noqa: PLR0913 - one for each option
     guest has; the first core of each node stays with the host. The reason why each other GPU was not chosen is shown.
     If something is not available, nothing is chosen (exit code 4), and the reasons are shown.
     """
-    wish = Wish(
-        gpus=gpus,
-        vfs=vfs,
-        devices=device or (),
-        vgpu=vgpu,
-        numa=numa,
-        model=model,
-        memory_min=memory_min,
-        cpus=cpus,
-        realtime=realtime,
-        hugepages=hugepages,
-        labels=label or (),
-        bind=not no_bind,
-    )
     wish.refuse_unclear()
     api = ClaimsApi(opened(ctx))
     placement, capacity = api.place(wish.asked(api, owner or default_owner()))

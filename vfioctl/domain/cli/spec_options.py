@@ -1,14 +1,13 @@
 """Derives the options of `domain build` and `domain edit` from the fields of `DomainSpec`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
-from functools import wraps
-from inspect import Parameter, signature
+from inspect import Parameter
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-from vfioctl.console.options import completion
+from vfioctl.console.options import Decorator, completion, with_options
 from vfioctl.domain.model.spec import DomainSpec, Option
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.api import suggest_devices, suggest_nodes
@@ -25,27 +24,13 @@ _BY_ADDRESS = (("nodes", "--node", "the NUMA node", "1"), ("roms", "--rom", "the
 _COMPLETIONS = {"template": _suggest_templates, "devices": suggest_devices, "numa": suggest_nodes}
 
 
-def spec_options(*, edits: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def spec_options(*, edits: bool = False) -> Decorator:
     """Give a command the options of `DomainSpec`; it gets their values as `requested`, under the names of the fields.
 
     `edits`: only the options of `domain edit`.
     """
-    options = [option for option in _spec_options() if not edits or option[1].edits]
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @wraps(command)
-        def called(*args: Any, **values: Any) -> None:
-            given = {name: values.pop(name) for name, *_ in options}
-            command(*args, requested=given_options(given), **values)
-
-        own = [parameter for parameter in signature(command).parameters.values() if parameter.name != "requested"]
-        first = [parameter for parameter in own if parameter.kind is not Parameter.KEYWORD_ONLY]
-        parameters = [*first, *(_parameter(*option) for option in options), *own[len(first) :]]
-        called.__signature__ = signature(command).replace(parameters=parameters)  # type: ignore[attr-defined]
-        called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return called
-
-    return decorate
+    options = [_parameter(*option) for option in _spec_options() if not edits or option[1].edits]
+    return with_options("requested", options, given_options)
 
 
 def _spec_options() -> list[tuple[str, Option, Any]]:
