@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -150,3 +151,13 @@ class TestUdev:
         self.use(monkeypatch, Library())
         monkeypatch.setitem(sys.modules, "pyudev", None)
         assert hwdb.hardware_database()(H100) == {}
+
+    def test_no_process_is_started_for_its_library(self) -> None:
+        """ctypes asks ldconfig for a library by its name; a worker in a throttled control group waited for that."""
+        program = (
+            "import subprocess\nfrom vfioctl.kernel.live import hwdb\n"
+            "subprocess.Popen.__init__ = None\n"
+            f"print(hwdb._udev()('{H100}')['ID_VENDOR_FROM_DATABASE'])"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert done.stdout == "NVIDIA Corporation\n", done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from ctypes import c_void_p
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,11 @@ def _udev() -> Names | None:
         from pyudev import Context
     except ImportError:  # no libudev on this machine
         return None
+    with suppress(ImportError):
+        from pyudev._ctypeslib import utils
+
+        # ctypes would run ldconfig, and then gcc: processes for each worker, which take longer than all names
+        utils.find_library = "lib{}.so.1".format
     try:
         context = Context()
         library: Any = context._libudev  # noqa: SLF001 - pyudev declares udev_hwdb_* there and has no class for them
