@@ -251,6 +251,10 @@ class TestCommandLine:
         text = "".join(f"$ vfioctl {line}\n{timeless(run(line).out)}" for line in lines)
         golden("claims/cdi.txt", text)
 
+    def test_to_a_directory_without_a_name_is_refused(self, run: Run) -> None:
+        answer = run("cdi generate --all --output= --simulate hgx8")
+        assert (answer.code, answer.err.splitlines()[0]) == (2, "vfioctl: --output is empty")
+
     def test_to_another_directory(self, run: Run, tmp_path: Path) -> None:
         there = tmp_path / "files"
         answer = run(f"cdi generate --all --output {there} --kind example.com/gpu --simulate hgx8")

@@ -55,6 +55,7 @@ def test_on_other_terminals(terminal: Run, golden: Golden, columns: str, monkeyp
         ("--gpus 1 --owner me", "not an owner: 'me'"),
         ("--gpus 1 --label team", "not a label: 'team'"),
         ("--gpus 2000", "gpus must be at most 1024"),
+        ("--gpus 1 --memory-min 2PiB", "memory_min must be at most 1024 TiB"),
         ("--gpus 0", "--gpus"),
         ("--device gpu99", "there is no gpu99 here"),
         ("--device 4e8c5df7-c4fa-4719-904f-5579cd5ac35f", "there is no mediated device 4e8c5df7"),

@@ -13,6 +13,7 @@ from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command, group_app
 from vfioctl.console.options import AsJson, DryRun, completion
 from vfioctl.console.output import draw, emit, emit_document, emit_json_text, say, width
+from vfioctl.console.words import counted
 from vfioctl.containers.api import ContainersApi
 from vfioctl.errors import BadDocument, BadSpec
 
@@ -50,7 +51,7 @@ def generate(  # noqa: PLR0913 - one parameter for each option
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Include all devices on VFIO, claimed or not.")] = False,
     output: Annotated[
-        Path | None,
+        str | None,
         typer.Option(metavar="DIR", help="Write to this directory instead of /var/run/cdi, without the journal."),
     ] = None,
     kind: Annotated[str, typer.Option(metavar="VENDOR/CLASS", help="The kind of the devices.")] = KIND,
@@ -68,20 +69,22 @@ def generate(  # noqa: PLR0913 - one parameter for each option
     """
     if claim and every:
         raise BadSpec("--claim and --all exclude each other", hint="give one of them")
+    if output == "":
+        raise BadSpec("--output is empty", hint="name a directory, or leave out --output")
     session = opened(ctx)
     from vfioctl.containers.cdi.intent import CdiIntent
     from vfioctl.vgpu.model.intents import asked
 
     intent = asked(lambda: CdiIntent(kind=kind, node=node, claim=claim, everything=every))
     api = ContainersApi(session).cdi
-    if output is None or str(output) in SEEN:
+    if output is None or output in SEEN:
         plan = api.plan(intent)
         carry_out(session, plan, dry_run=dry_run, yes=True, as_json=as_json)
         if dry_run and not as_json:
             for change in plan.changes:
                 emit_json_text(change.after)
         return
-    done = api.export(intent, output, dry_run=dry_run)
+    done = api.export(intent, Path(output), dry_run=dry_run)
     if as_json:
         emit_document({"path": done.path, "written": not dry_run, "document": json.loads(done.text or "null")})
         return
@@ -90,7 +93,11 @@ def generate(  # noqa: PLR0913 - one parameter for each option
     if dry_run:
         emit_json_text(done.text or "null")
     else:
-        emit(f"{done.path}: {len(done.devices)} devices" if done.text else f"{done.path}: no device, so no file")
+        emit(
+            f"{done.path}: {counted(len(done.devices), 'device')}"
+            if done.text
+            else f"{done.path}: no device, so no file"
+        )
 
 
 @app.command(
@@ -139,7 +146,7 @@ def validate(
         return
     for file in checked:
         if not file.problems:
-            emit(f"{file.path}: valid, cdiVersion {file.version}, {file.devices} devices")
+            emit(f"{file.path}: valid, cdiVersion {file.version}, {counted(file.devices, 'device')}")
         for problem in file.problems:
             emit(f"{file.path}: {problem}")
     if wrong:

@@ -13,6 +13,7 @@ from vfioctl.errors import BadSpec
 from vfioctl.inventory.model.values import Subject
 from vfioctl.placement.model.owner import Owner
 from vfioctl.placement.model.taken import Hugepages
+from vfioctl.units import exact_size
 
 MOST_GPUS, MOST_CPUS, MOST_BYTES, MOST_SECONDS = 1024, 8192, 1 << 50, 10 * 365 * 24 * 3600
 _LONGEST, _LONGEST_LABEL = 255, 253
@@ -71,7 +72,8 @@ class ClaimRequest:
         object.__setattr__(self, "owner", Owner(self.owner))
         for name, least, most in _RANGES:
             if not least <= (value := getattr(self, name)) <= most:
-                raise BadSpec(f"{name} must be at least {least}" if value < least else f"{name} must be at most {most}")
+                highest = exact_size(most) if most == MOST_BYTES else most
+                raise BadSpec(f"{name} must be " + (f"at least {least}" if value < least else f"at most {highest}"))
         if max(len(self.vgpu), len(self.model)) > _LONGEST:
             raise BadSpec(f"the name of a type or a model is longer than {_LONGEST} characters")
         if max(map(len, (self.devices, self.exact_cpus, self.exact_hugepages))) > MOST_CPUS:
