@@ -92,6 +92,6 @@ def _take(signals: frozenset[signal.Signals] | set[signal.Signals]) -> int:
     taken = 0
     while pending := signal.sigpending() & signals:
         # not sigwait: another thread may have consumed it meanwhile, and sigwait would wait for ever
-        found = signal.sigtimedwait(pending, 0)
-        taken = found.si_signo if found else taken
+        received = signal.sigtimedwait(pending, 0)
+        taken = received.si_signo if received else taken
     return taken

@@ -178,8 +178,8 @@ class BindingApi:
         from vfioctl.core.resource import Found
 
         registry = self._session.registry
-        found = Found(read_changes(self._kernel, registry, recorded))
-        restored = (registry.resource(change).restore(change, found) for change in recorded)
+        current = Found(read_changes(self._kernel, registry, recorded))
+        restored = (registry.resource(change).restore(change, current) for change in recorded)
         return tuple(change for change in restored if change is not None)
 
     def _reset(self, inventory: Inventory, intent: ResetIntent, processes: Processes) -> Draft:

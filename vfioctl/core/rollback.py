@@ -52,7 +52,7 @@ class Rollback:
         """Mark the plan's devices that are dead; return each with the evidence."""
         gone = dead(self._registry, self.context(plan), plan)
         if gone:
-            self._mark(Mark(address=each, kind=MarkKind.DEAD, since=now(), why=why) for each, why in gone.items())
+            self._mark(Mark(address=address, kind=MarkKind.DEAD, since=now(), why=why) for address, why in gone.items())
         return gone
 
     def put_back(

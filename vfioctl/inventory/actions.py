@@ -78,18 +78,18 @@ def check_not_held(subjects: Sequence[str], why: str) -> Step:
 
 def explain_stuck(context: Context, error: Stuck, address: str) -> None:
     """Add the current holders of the device, which must release it."""
-    found = _seen(context, address)
-    if not found:
+    holders = _seen(context, address)
+    if not holders:
         # Holders were read just before. Now the device files may be gone, and reading a hanging holder would
         # block; so read them again only if none were seen.
         with suppress(VfioctlError):
             concerned = [subject(address)]
             inventory = _inventory(context, concerned, names=False, suspects=(address,))
             _held(context, concerned, inventory, timeout=_SHORT)
-        found = _seen(context, address)
-    error.facts["holders"] = [asdict(holder) for holder in found]
-    if found:
-        error.hint = f"{error.hint}; it is held by {'; '.join(holder.words for holder in found)}"
+        holders = _seen(context, address)
+    error.facts["holders"] = [asdict(holder) for holder in holders]
+    if holders:
+        error.hint = f"{error.hint}; it is held by {'; '.join(holder.words for holder in holders)}"
 
 
 def _held(

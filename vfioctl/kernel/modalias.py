@@ -77,7 +77,7 @@ class Aliases:
             lines = self._lines(bus, vendor)
             for device in (ids[1], "*"):
                 matches = (_LINE.fullmatch(line) for line in lines.get(device, ()))
-                yield from (Alias(*found.groups()) for found in matches if found)
+                yield from (Alias(*match.groups()) for match in matches if match)
 
     def matching(self, modalias: str, bus: str = NATIVE) -> tuple[Alias, ...]:
         """The lines for a device, the most exact first; lines that are equally exact stay in the order of the file."""
@@ -111,7 +111,7 @@ def ids_in(texts: Mapping[str, str]) -> tuple[str, ...] | None:
     if ids := ids_of(texts.get("modalias", "")):
         return ids
     files = (_HEX.fullmatch(texts.get(name, "")) for name in ID_FILES)
-    vendor, device, subvendor, subdevice, kind = ((found[1].upper() if found else "") for found in files)
+    vendor, device, subvendor, subdevice, kind = ((match[1].upper() if match else "") for match in files)
     if not kind:
         return None
     kind = kind.zfill(6)

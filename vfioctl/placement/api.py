@@ -122,10 +122,10 @@ class PlacementApi:
         }
         functions = dict.fromkeys(address for scope in scopes.values() for address in scope)
         try:
-            found = self.holders([inventory.by_address[f] for f in functions], (), inventory, drivers=request.bind)
+            refusing = self.holders([inventory.by_address[f] for f in functions], (), inventory, drivers=request.bind)
         except VfioctlError:  # it is raised again when the plan is made for the claim
             return {}
-        names = {gpu: [holder.name for holder in found if holder.address in scope] for gpu, scope in scopes.items()}
+        names = {gpu: [holder.name for holder in refusing if holder.address in scope] for gpu, scope in scopes.items()}
         return {gpu: f"held by {some_of(dict.fromkeys(holders), 2)}" for gpu, holders in names.items() if holders}
 
     # -- vGPUs -------------------------------------------------------------------------------------

@@ -121,19 +121,19 @@ def show(ctx: typer.Context, name: ClaimId, *, as_json: AsJson = False) -> None:
     from vfioctl.claims.model.documents import unverified, why_stale
 
     api = ClaimsApi(opened(ctx))
-    found = api.claim(name)
-    stale = why_stale(found, api.stale([found]))
-    unusable = stale or why_stale(found, unverified([found], api.boot_id))
+    claim = api.claim(name)
+    stale = why_stale(claim, api.stale([claim]))
+    unusable = stale or why_stale(claim, unverified([claim], api.boot_id))
     if as_json:
         from vfioctl.claims.model.documents import claim_document, event_document
 
-        document = claim_document(found, api.nodes(found), stale=unusable) | {"request": api.request(found)}
-        emit_document(document | {"events": [event_document(event) for event in api.events(found)]})
+        document = claim_document(claim, api.nodes(claim), stale=unusable) | {"request": api.request(claim)}
+        emit_document(document | {"events": [event_document(event) for event in api.events(claim)]})
         return
     from vfioctl.claims.render.claims import claim_page
 
     page = claim_page(
-        found, api.nodes(found), api.events(found), stale=stale, boot_id=api.boot_id, request=api.request(found)
+        claim, api.nodes(claim), api.events(claim), stale=stale, boot_id=api.boot_id, request=api.request(claim)
     )
     draw(page)
 

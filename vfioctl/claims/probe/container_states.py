@@ -107,8 +107,10 @@ def _runs(kernel: Reader, path: str, document: Mapping[str, Any]) -> bool:
     pid = document.get("init_process_pid", document.get("pid"))
     if path.endswith("/config.json"):
         home = path.removesuffix("/config.json")
-        told = text_of(kernel, f"{home}/init.pid") or text_of(kernel, f"{home}/pidfile")
-        pid = int(told) if told.isascii() and told.isdecimal() and len(told) < len("4294967296") else None
+        pid_text = text_of(kernel, f"{home}/init.pid") or text_of(kernel, f"{home}/pidfile")
+        pid = (
+            int(pid_text) if pid_text.isascii() and pid_text.isdecimal() and len(pid_text) < len("4294967296") else None
+        )
     return not isinstance(pid, int) or kernel.has(f"/proc/{pid}")
 
 

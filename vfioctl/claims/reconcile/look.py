@@ -41,9 +41,9 @@ class Look:
         self._processes = self._devices.processes()  # its workers scan meanwhile
         self._inventory: Inventory = self._devices.inventory(nvml=False)
         vgpus = VgpuApi(session)
-        found = vgpus.vgpus()
-        self._vgpus: tuple[Vgpu, ...] = found.instances
-        self._lost = MissingVgpus(vgpus, self._inventory, claims, found)
+        existing = vgpus.vgpus()
+        self._vgpus: tuple[Vgpu, ...] = existing.instances
+        self._lost = MissingVgpus(vgpus, self._inventory, claims, existing)
         self._domains: Domains = read_domains(self._kernel)
         self._containers: Containers = read_containers(self._kernel)
         self._silent: set[str] = set()
@@ -100,13 +100,13 @@ class Look:
 
     @cached_property
     def _nodes(self) -> dict[str, frozenset[str]]:
-        found: dict[str, frozenset[str]] = {}
+        by_device: dict[str, frozenset[str]] = {}
         for function in self._inventory.functions:
             nodes = (function.vfio_group, function.vfio_cdev) if function.serves_guests else ()
-            found[function.address] = frozenset(node for node in nodes if node)
+            by_device[function.address] = frozenset(node for node in nodes if node)
         for vgpu in self._mdevs:
-            found[vgpu.id] = frozenset(node for node in (vgpu.vfio_group, vgpu.vfio_cdev) if node)
-        return found
+            by_device[vgpu.id] = frozenset(node for node in (vgpu.vfio_group, vgpu.vfio_cdev) if node)
+        return by_device
 
     # -- who uses what -----------------------------------------------------------------------------
 

@@ -75,8 +75,8 @@ class CdiFile(WholeFile):
 
 def _counted(text: str, kind: str) -> str:
     try:
-        found = devices_in(text, kind)
+        written = devices_in(text, kind)
     except ValueError:
         return "something else"
-    devices = "device" if len(found) == 1 else "devices"
-    return f"{len(found)} {devices}" if found else "none"
+    devices = "device" if len(written) == 1 else "devices"
+    return f"{len(written)} {devices}" if written else "none"

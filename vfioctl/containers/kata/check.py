@@ -174,22 +174,22 @@ def _settings(kata: Kata, settings: Mapping[str, Any], host: Host) -> Iterator[F
 
 def _ports(setting: str, value: object, needs: Needs) -> Finding:
     number = value if isinstance(value, int) and not isinstance(value, bool) else 0
-    found = f"{value}, and {needs.ports} are needed"
+    ports = f"{value}, and {needs.ports} are needed"
     if needs.ports > MOST_PORTS:
-        return _wrong(setting, found, f"Kata has at most {MOST_PORTS}: give a pod fewer devices, check one --claim")
+        return _wrong(setting, ports, f"Kata has at most {MOST_PORTS}: give a pod fewer devices, check one --claim")
     ok = needs.ports <= number <= MOST_PORTS
-    return _judged(setting, found, f"{needs.ports}: {_CONFIG}", ok=ok)
+    return _judged(setting, ports, f"{needs.ports}: {_CONFIG}", ok=ok)
 
 
 def _window(host: Host) -> Finding:
     """The guest's addresses must hold its memory and all windows; half of them is a careful limit."""
     needed, bits = host.needs.window_64, host.address_bits
-    found = f"{format_size(needed)} needed"
+    window = f"{format_size(needed)} needed"
     if bits is None:
-        return _unknown("BAR window", f"{found}; the width of addresses is unknown")
+        return _unknown("BAR window", f"{window}; the width of addresses is unknown")
     ok = needed <= 1 << (bits - 1)
     remedy = "give a pod fewer devices: the CPU cannot address them all"
-    return _judged("BAR window", f"{found}, {bits} bits of addresses", remedy, ok=ok)
+    return _judged("BAR window", f"{window}, {bits} bits of addresses", remedy, ok=ok)
 
 
 def _pod_settings(hypervisor: Mapping[str, Any]) -> Finding:
@@ -207,9 +207,9 @@ def _hand_over(kata: Kata, settings: Mapping[str, Any]) -> Finding:
     if kata.pod_annotations is None:
         return _unknown(title, "no runtime of Kata in containerd's configuration")
     ok = any(annotation in ("*", "cdi.k8s.io/*", "cdi.k8s.io*") for annotation in kata.pod_annotations)
-    found = f"from annotations; containerd hands on {', '.join(kata.pod_annotations) or 'none'}"
+    annotations = f"from annotations; containerd hands on {', '.join(kata.pod_annotations) or 'none'}"
     remedy = f"add {_ANNOTATION} to pod_annotations of Kata's runtime in containerd's config.toml"
-    return _judged(title, found, f"{remedy}, or set pod_resource_api_sock", ok=ok)
+    return _judged(title, annotations, f"{remedy}, or set pod_resource_api_sock", ok=ok)
 
 
 # -- the kubelet -----------------------------------------------------------------------------------

@@ -39,8 +39,8 @@ def judged(
     document = parse(text)
     name = (document.root.findtext("name") or "").strip()
     host = _Look(session, Domain(document), name).facts(asked.libvirt) if session else None
-    found = check(document, version=version or asked.version, host=host.facts if host else None)
-    findings = (*found, *asked.findings)
+    all_findings = check(document, version=version or asked.version, host=host.facts if host else None)
+    findings = (*all_findings, *asked.findings)
     return CheckDocument(
         ok=not any(finding.severity is Severity.ERROR for finding in findings),
         domain=name or None,

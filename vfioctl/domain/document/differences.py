@@ -60,8 +60,8 @@ def differences(before: Document, after: Document) -> tuple[Difference, ...]:
 
 def differing(one: Mapping[str, str], other: Mapping[str, str]) -> tuple[Difference, ...]:
     """Return the same of two documents' values by path."""
-    found = (Difference(path, one.get(path), other.get(path)) for path in dict.fromkeys((*one, *other)))
-    return tuple(difference for difference in found if _plain(difference.before) != _plain(difference.after))
+    differences = (Difference(path, one.get(path), other.get(path)) for path in dict.fromkeys((*one, *other)))
+    return tuple(difference for difference in differences if _plain(difference.before) != _plain(difference.after))
 
 
 def is_definition_of(found: str, wanted: str) -> bool:

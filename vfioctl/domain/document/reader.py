@@ -75,8 +75,8 @@ class Domain:
 
     def at(self, path: str) -> Element:
         """Return the element, or the root if there is none: where to say that something is missing."""
-        found = self.root.find(path)
-        return self.root if found is None else found
+        element = self.root.find(path)
+        return self.root if element is None else element
 
     # -- its names ---------------------------------------------------------------------------------
 
@@ -259,7 +259,7 @@ class Domain:
     @cached_property
     def address_by_device(self) -> Mapping[int, GuestAddress]:
         """By `id` of the device's element."""
-        return {id(each): address for each, address in self.placed}
+        return {id(device): address for device, address in self.placed}
 
     @cached_property
     def controllers(self) -> tuple[PciController, ...]:

@@ -38,7 +38,7 @@ def changed(before: Document, after: Document) -> tuple[Changed, ...]:
     Metadata do not count.
     """
     was, will_be = _side(before), _side(after)
-    found: dict[str, dict[str, dict[str, None]]] = {}
+    changes: dict[str, dict[str, dict[str, None]]] = {}
     for path, value, new in differing(was.values, will_be.values):
         if path.startswith(_METADATA):
             continue
@@ -46,11 +46,11 @@ def changed(before: Document, after: Document) -> tuple[Changed, ...]:
         kind, side = (_ADDED, will_be) if value is None else (_REMOVED, was)
         top = "" if value is not None and new is not None else _highest(path, was if value is None else will_be)
         if top and "/@" not in top:
-            found.setdefault(_kind(top), {}).setdefault(kind, {})[_described(top, side.values)] = None
+            changes.setdefault(_kind(top), {}).setdefault(kind, {})[_described(top, side.values)] = None
         elif value or new:  # not an element that was empty, or becomes so
             how = f"{_label(element)} {attribute} {_value(value)} -> {_value(new)}"
-            found.setdefault(_kind(element), {}).setdefault("", {})[" ".join(how.split())] = None
-    return tuple(Changed(what, "; ".join(_lines(kinds))) for what, kinds in found.items())
+            changes.setdefault(_kind(element), {}).setdefault("", {})[" ".join(how.split())] = None
+    return tuple(Changed(what, "; ".join(_lines(kinds))) for what, kinds in changes.items())
 
 
 def _side(document: Document) -> _Side:
@@ -59,10 +59,10 @@ def _side(document: Document) -> _Side:
 
 
 def _prefixes(path: str) -> Iterator[str]:
-    found = ""
+    prefix = ""
     for part in _PLACE.findall(path):
-        found = f"{found}/{part}"
-        yield found
+        prefix = f"{prefix}/{part}"
+        yield prefix
 
 
 def _highest(path: str, other: _Side) -> str:

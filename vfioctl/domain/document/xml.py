@@ -52,7 +52,7 @@ class Document:
         if parent is None:
             return f"/{self._name(element)}"
         alike = parent.findall(element.tag)
-        number = f"[{next(n for n, each in enumerate(alike, 1) if each is element)}]" if len(alike) > 1 else ""
+        number = f"[{next(n for n, sibling in enumerate(alike, 1) if sibling is element)}]" if len(alike) > 1 else ""
         return f"{self.path(parent)}/{self._name(element)}{number}"
 
     def _name(self, element: Element) -> str:

@@ -41,8 +41,8 @@ class Disks:
         idle = [disk for disk in disks if not any(uses[other] for other in uses if _is_at_or_below(other, disk.path))]
         for path, why in self._claimed(idle).items():
             uses[path] = [Use(_name(path), why, f"find out with lsblk {_node(path)}, and take it out of use")]
-        for path, found in uses.items():
-            for use in found:
+        for path, uses_of_path in uses.items():
+            for use in uses_of_path:
                 yield Holder(
                     address=address,
                     kind=HolderKind.DISK,
@@ -70,11 +70,11 @@ class Disks:
         undo = f"dmsetup remove {quote(label)}" if label != upper else f"take {upper} apart"
         if upper.startswith("md"):
             undo = f"mdadm --stop {quote(f'/dev/{upper}')}"
-        found = [*self._uses(text_of(self._kernel, f"{home}/dev"), home, depth)]
-        for use in found:
+        users = [*self._uses(text_of(self._kernel, f"{home}/dev"), home, depth)]
+        for use in users:
             remedy = f"{use.remedy}, then {undo}" if use.name != "/" else use.remedy
             yield Use(use.name, f"{use.how}, through {label}", remedy)
-        if not found:
+        if not users:
             yield Use(label, f"a part of {label}", undo)
 
     def _claimed(self, disks: Sequence[Descendant]) -> Mapping[str, str]:

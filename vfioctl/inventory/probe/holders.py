@@ -106,10 +106,10 @@ def is_free(kernel: Reader, group: int | None) -> bool:
 
 def _with_vfs(functions: Sequence[Function], inventory: Inventory) -> list[Function]:
     """Return the functions and their live VFs, each once."""
-    found = {function.address: function for function in functions}
+    by_address = {function.address: function for function in functions}
     for function in functions:
-        found |= {vf: inventory.by_address[vf] for vf in function.virtfns if vf in inventory.by_address}
-    return list(found.values())
+        by_address |= {vf: inventory.by_address[vf] for vf in function.virtfns if vf in inventory.by_address}
+    return list(by_address.values())
 
 
 # -- devices and the kernel ------------------------------------------------------------------------------
@@ -194,32 +194,32 @@ class _DeviceIndex:
         plain_data = {str(address): plain(function, below) for address, (function, below) in known.items()}
         answers = kernel.survey(NumbersReader, plain_data, args=(plain_data,))
         for text, numbers in answers:
-            found = own_numbers(known[PciAddress(text)][1]) if isinstance(numbers, Unanswered) else numbers
-            for number in found:
+            own = own_numbers(known[PciAddress(text)][1]) if isinstance(numbers, Unanswered) else numbers
+            for number in own:
                 self._numbers.setdefault(number, []).append(PciAddress(text))
 
     def of(self, process: Process) -> Mapping[tuple[Subject, str], Sequence[str]]:
         """Return how the process holds each function, by function and path; no path for a command line match."""
-        found: dict[tuple[Subject, str], dict[str, None]] = {}
+        devices: dict[tuple[Subject, str], dict[str, None]] = {}
         for node in process.nodes:
             named = self._names.get(device_at(node.device))
             for address in [*self._numbers.get(node.number, ()), *([named] if named else [])]:
-                found.setdefault((address, node.path), {})[node.how] = None
+                devices.setdefault((address, node.path), {})[node.how] = None
         if not process.unread:
-            return {key: [*hows] for key, hows in found.items()}  # a command line may name an unplugged device
-        open_ones = {address for address, _ in found}
+            return {key: [*hows] for key, hows in devices.items()}  # a command line may name an unplugged device
+        open_ones = {address for address, _ in devices}
         for name in process.given:
             if (address := self._names.get(name)) and address not in open_ones:
-                found[address, ""] = {"command line": None}
-        return {key: [*hows] for key, hows in found.items()}
+                devices[address, ""] = {"command line": None}
+        return {key: [*hows] for key, hows in devices.items()}
 
 
 def _processes(kernel: Reader, index: _DeviceIndex, running: Iterable[Process]) -> Iterator[Holder]:
-    held = {process: found for process in running if (found := index.of(process))}
+    held = {process: nodes for process in running if (nodes := index.of(process))}
     known = identities(kernel, [process.pid for process in held])
-    for process, found in held.items():
+    for process, nodes in held.items():
         who = known[process.pid]
-        for (address, path), hows in found.items():
+        for (address, path), hows in nodes.items():
             yield Holder(
                 address=address,
                 kind=HolderKind.GUEST if process.is_vmm or who.belongs.guest else HolderKind.PROCESS,

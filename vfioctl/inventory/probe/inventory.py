@@ -70,8 +70,8 @@ def _virtual_functions(kernel: Reader, address: str) -> Iterator[str]:
 
 def wedged(marks: Marks) -> frozenset[PciAddress]:
     """Return the functions marked as wedged, whose attributes may block."""
-    found = (address for address, mark in marks.items() if mark.kind == MarkKind.WEDGED)
-    return frozenset(PciAddress(address) for address in found if PCI_ADDRESS.fullmatch(address))
+    addresses = (address for address, mark in marks.items() if mark.kind == MarkKind.WEDGED)
+    return frozenset(PciAddress(address) for address in addresses if PCI_ADDRESS.fullmatch(address))
 
 
 def assemble(

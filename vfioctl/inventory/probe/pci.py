@@ -58,20 +58,20 @@ def read_function(kernel: Reader, address: str, wanted: frozenset[str]) -> Facts
     Raises KernelRefused if the function is gone, ValueError if neither its modalias nor its files identify it.
     """
     home = f"{PCI_DEVICES}/{address}"
-    found = kernel.entries(home, wanted - _PHYSICAL, _NAMES)
-    facts: Facts = {"address": address, "unknown": dict(found.refused)}
-    facts |= _identity(found.texts.get("modalias", "")) or _identity_in_files(kernel, address, facts["unknown"])
-    facts |= _links(found.links, facts["unknown"])
-    facts |= _attributes(found.texts, facts["unknown"])
-    if "physfn" not in found.links:
+    directory = kernel.entries(home, wanted - _PHYSICAL, _NAMES)
+    facts: Facts = {"address": address, "unknown": dict(directory.refused)}
+    facts |= _identity(directory.texts.get("modalias", "")) or _identity_in_files(kernel, address, facts["unknown"])
+    facts |= _links(directory.links, facts["unknown"])
+    facts |= _attributes(directory.texts, facts["unknown"])
+    if "physfn" not in directory.links:
         facts |= _of_physical(kernel, home, wanted & _PHYSICAL, facts["unknown"])
-    if "numa_node" not in found.names and "numa_node" in wanted:
+    if "numa_node" not in directory.names and "numa_node" in wanted:
         facts["local_cpus"] = text_of(kernel, f"{home}/local_cpulist"), text_of(kernel, f"{home}/local_cpus")
-    if "reset_method" not in found.names:
+    if "reset_method" not in directory.names:
         facts["reset_unnamed"] = kernel.has(f"{home}/reset") and not kernel.has(f"{home}/reset_method")
-    if "mdev_supported_types" in found.names:
+    if "mdev_supported_types" in directory.names:
         facts["mdevs"] = tuple(sorted(name.lower() for name in kernel.children(home) if UUID.fullmatch(name)))
-    if "vfio-dev" in found.names:
+    if "vfio-dev" in directory.names:
         facts["vfio_cdev"] = _cdev(kernel, address)
     return facts
 

@@ -94,8 +94,10 @@ class Processes:
             if isinstance(seen, Unanswered):
                 running.append(Process(pid, "", unread=f"its open files could not be read: {seen.reason}"))
             elif seen is not None:
-                name, nodes, given, vmm, unread = seen
-                running.append(Process(pid, name, tuple(OpenNode(*node) for node in nodes), tuple(given), vmm, unread))
+                name, nodes, arguments, vmm, unread = seen
+                running.append(
+                    Process(pid, name, tuple(OpenNode(*node) for node in nodes), tuple(arguments), vmm, unread)
+                )
         unread = [process for process in running if process.unread]
         suspects = unread[:MOST_SUSPECTS] if self._reads_all else []
         return Running(running, len(running) - len(unread), len(unread), self._hidden, self._unknown, suspects)

@@ -56,8 +56,8 @@ def running(uri: str, read: Callable[[str], T]) -> tuple[list[tuple[str, T]], st
     def ask() -> list[tuple[str, T]]:
         with connected(uri) as (connection, libvirt):
             domains = connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)[:_MOST_DOMAINS]
-            each = (_unless_gone(libvirt, _name_and_xml, domain) for domain in domains)
-            return [(found[0], read(found[1])) for found in each if found]
+            documents = (_unless_gone(libvirt, _name_and_xml, domain) for domain in domains)
+            return [(document[0], read(document[1])) for document in documents if document]
 
     value, _, why = answered(ask)
     return value or [], why[:200]
@@ -67,7 +67,7 @@ def running(uri: str, read: Callable[[str], T]) -> tuple[list[tuple[str, T]], st
 def facts(connection: Any, libvirt: Any) -> tuple[int | None, int | None, list[tuple[Any, ...]]]:
     """The versions of libvirt and of its hypervisor, None if unknown; and each domain, see `_domain`."""
     domains = connection.listAllDomains(0)[:_MOST_DOMAINS]
-    known = [found for domain in domains if (found := _unless_gone(libvirt, _domain, domain, libvirt))]
+    known = [domain_facts for domain in domains if (domain_facts := _unless_gone(libvirt, _domain, domain, libvirt))]
     versions = (_unless_gone(libvirt, ask) for ask in (connection.getLibVersion, connection.getVersion))
     return (*versions, known)  # type: ignore[return-value]
 

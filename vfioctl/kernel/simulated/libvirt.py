@@ -32,8 +32,8 @@ _PASSWORD = re.compile(r"(<graphics [^<>]*?) passwd='[^'<>]*'")
 def ask(tree: Tree, uri: str, question: str, *words: str) -> Any:
     """See `Kernel.ask_libvirt`."""
     if question == "facts":
-        *versions, there = asked_here(uri, question)
-        domains = _all(tree, there).values()
+        *versions, kept = asked_here(uri, question)
+        domains = _all(tree, kept).values()
         return (*versions, [(*domain[:4], *(_PASSWORD.sub(r"\1", text) for text in domain[4:])) for domain in domains])
     if question == "is_running":
         known = _all(tree, asked_here(uri, "facts")[2])
@@ -117,7 +117,7 @@ def _all(tree: Tree, domains: list[Any]) -> dict[str, tuple[Any, ...]]:
     for name, xml in _kept(tree, RUNNING).items():
         _, uuid, _, is_defined, _, defined = known.get(name, ("", "", False, False, "", ""))
         known[name] = (name, uuid or _of(_UUID, xml), bool(xml), is_defined, xml, defined)
-    return {name: each for name, each in known.items() if each[2] or each[3]}
+    return {name: answer for name, answer in known.items() if answer[2] or answer[3]}
 
 
 def _kept(tree: Tree, place: str = DEFINITIONS) -> dict[str, str]:

@@ -31,14 +31,14 @@ def free_cores(capacity: Capacity) -> Mapping[int, FreeCores]:
     """
     used = {*capacity.taken.cpus, *capacity.pinned, *capacity.settings.reserved_cpus, *capacity.housekeeping}
     used |= set() if capacity.realtime else capacity.topology.isolated
-    found = {}
+    free = {}
     for node, cores in capacity.topology.by_node.items():
         caches: dict[int | None, list[Core]] = {}
         for core in cores:
             if used.isdisjoint(core.cpus):
                 caches.setdefault(core.cache, []).append(core)
-        found[node] = FreeCores(node, tuple(map(tuple, caches.values())))
-    return found
+        free[node] = FreeCores(node, tuple(map(tuple, caches.values())))
+    return free
 
 
 def choose_isolated(free: FreeCores, cpus: int, isolated: frozenset[int]) -> tuple[Core, ...]:

@@ -251,8 +251,8 @@ def too_few(pool: Pool, gpus: Iterable[Function], reasons: Mapping[PciAddress, s
         why = f"no NUMA node has {many} and {_nearby(pool)}"
         if request.numa != "same":
             why = why.replace("no NUMA node has", "no NUMA nodes have", 1)
-    found = {gpu: _free(pool, gpu) for gpu in pool.gpus}
-    return no_capacity(f"{many} cannot be chosen: {why}", gpus, {**found, **reasons})
+    rooms = {gpu: _free(pool, gpu) for gpu in pool.gpus}
+    return no_capacity(f"{many} cannot be chosen: {why}", gpus, {**rooms, **reasons})
 
 
 def _nearby(pool: Pool) -> str:

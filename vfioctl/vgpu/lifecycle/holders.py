@@ -49,9 +49,9 @@ def _holders_of_mdevs(devices: InventoryApi, vgpus: Vgpus, words: Sequence[str],
     from vfioctl.units import Uuid
     from vfioctl.vgpu.model.lookup import instance_called
 
-    there = tuple(vgpu for vgpu in vgpus.instances if vgpu.state != "defined" and vgpu.dialect == "mdev")
-    groups: Mapping[str, int | None] = {vgpu.id: vgpu.iommu_group for vgpu in there}
-    vgpus = replace(vgpus, instances=there)
+    mediated = tuple(vgpu for vgpu in vgpus.instances if vgpu.state != "defined" and vgpu.dialect == "mdev")
+    groups: Mapping[str, int | None] = {vgpu.id: vgpu.iommu_group for vgpu in mediated}
+    vgpus = replace(vgpus, instances=mediated)
     mdevs = [*dict.fromkeys(Uuid(instance_called(vgpus, word).id) for word in words)]
     marks = devices.marks()
     held = devices.holders_of_mdevs(mdevs, processes, groups)

@@ -204,10 +204,10 @@ def _left_of_stock(card: VgpuCard, kind: VgpuType, request: Request) -> Count:
     fits = []
     for amount, (least, below) in stock.items():
         taken = sum(types[other].takes[amount] * number for other, number in request.items() if other in types)
-        each = kind.takes[amount]
-        fits.append((least - taken) // each)
+        amount_of_one = kind.takes[amount]
+        fits.append((least - taken) // amount_of_one)
         if below is not None:
-            at_most = min(at_most, -((taken - below) // each) - 1)
+            at_most = min(at_most, -((taken - below) // amount_of_one) - 1)
     at_most = max(0, at_most)
     at_least = at_most if own == sum(request.values()) else max(0, min(at_most, *fits) if fits else 0)
     return Count(at_least, at_most)

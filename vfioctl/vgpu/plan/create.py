@@ -140,14 +140,14 @@ def _created(
     card: VgpuCard, place: Place, subject: Uuid | PciAddress, intent: CreateVgpuIntent, vgpus: Vgpus, texts: Texts
 ) -> Iterator[Change]:
     """The changes of the vGPU, its parameters, and its definition."""
-    given = intent.parameters
+    wanted = intent.parameters
     if isinstance(subject, Uuid):
-        given = given or _defined(subject, place, vgpus)
+        wanted = wanted or _defined(subject, place, vgpus)
         value = f"{place.parent}/{place.type}"
         yield Change(kind=MDEV, name=subject, subject=subject, before="", after=value)
     else:
         yield Change(kind=VGPU_TYPE, name=type_file(subject), subject=subject, before="0", after=place.type)
-    parameters = dict(_parameters(card, place.type, given, intent.count))
+    parameters = dict(_parameters(card, place.type, wanted, intent.count))
     yield from (_parameter(subject, name, value) for name, value in parameters.items())
     if intent.persistent:
         yield _definition(card, place, subject, parameters, texts)

@@ -117,12 +117,12 @@ def _refuse_live(
             facts={"vgpus": [vgpu.id for vgpu in live]},
         )
     of_it = _of(inventory, function.virtfns)
-    if given := [vf for vf in of_it if vf.on_vfio]:
+    if passed_through := [vf for vf in of_it if vf.on_vfio]:
         raise DeviceInUse(
-            f"{named(function)} has VFs for guests: {_listed(f'{vf.address} on {vf.driver}' for vf in given)}",
+            f"{named(function)} has VFs for guests: {_listed(f'{vf.address} on {vf.driver}' for vf in passed_through)}",
             hint="give them back to their driver first",
-            next_command=f"vfioctl unbind {' '.join(vf.address for vf in given)}",
-            facts={"vfs": [vf.address for vf in given]},
+            next_command=f"vfioctl unbind {' '.join(vf.address for vf in passed_through)}",
+            facts={"vfs": [vf.address for vf in passed_through]},
         )
     if drivers_matter and (driven := [vf for vf in of_it if vf.driver]):
         raise DeviceInUse(

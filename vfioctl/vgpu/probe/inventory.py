@@ -67,16 +67,16 @@ def assemble(kernel: Reader, scan: VgpuScan, names: Names = NO_NAMES, defined: C
         gathered.setdefault(card, _Gathered(card, Dialect(dialect), known)).add(parent, facts)
     by_nvml = scan.nvml()
     definitions, problems = read_definitions(kernel, defined)
-    found: list[VgpuCard] = []
+    assembled: list[VgpuCard] = []
     live: list[Vgpu] = []
     for facts_of_card in gathered.values():
         try:
             card = facts_of_card.card(by_nvml.get(facts_of_card.id, {}))
             live += facts_of_card.instances(card)
-            found.append(card)
+            assembled.append(card)
         except Exception as error:  # noqa: BLE001 - no card may hide the others
             problems.append((facts_of_card.id, f"it could not be read: {failure_of(error)}"))
-    cards = tuple(sorted(found, key=_order))
+    cards = tuple(sorted(assembled, key=_order))
     instances = _with_definitions(live, definitions, cards)
     warnings = (VgpuWarning(subject, text) for subject, text in (*scan.problems, *problems))
     return Vgpus(cards, tuple(sorted(instances, key=_vgpu_order)), tuple(warnings))
@@ -116,13 +116,13 @@ class _Gathered:
 
     def card(self, by_nvml: Mapping[str, str]) -> VgpuCard:
         """The card as a value. `by_nvml`: NVML's facts of it."""
-        there = [vgpu.get("type", "") for _, vgpu in self._vgpus if _counts(vgpu)]
+        existing_types = [vgpu.get("type", "") for _, vgpu in self._vgpus if _counts(vgpu)]
         known = self._remembered | self._types
         if self._dialect is Dialect.VENDOR:
             known |= {
                 name: known.get(name, {}) | said for name, said in reported_types(by_nvml.get("vgpu_types", "")).items()
             }
-        types = {name: known.get(name, {}) for name in {*filter(None, there), *known}}
+        types = {name: known.get(name, {}) for name in {*filter(None, existing_types), *known}}
         return counted(
             VgpuCard(
                 id=self.id,
@@ -134,7 +134,8 @@ class _Gathered:
                 memory_bytes=bytes_in(by_nvml.get("memory_bytes", "")),
                 total_vfs=self._of_card.get("total_vfs"),
                 types=tuple(
-                    _type(name, said, there.count(name)) for name, said in sorted(types.items(), key=_type_order)
+                    _type(name, said, existing_types.count(name))
+                    for name, said in sorted(types.items(), key=_type_order)
                 ),
                 parents=tuple(self._parents),
                 profiles=tuple(Profile(scope, values) for scope, values in self._profiles.items()),

@@ -74,7 +74,7 @@ def pin(cpus: Collection[int], vcpus: int, smt: Smt, topology: Topology, *, has_
             in_part.add(core.node)
     shape, why, weaker = _shape(by_node, groups, threads, has_dies=has_dies)
     return Pinning(
-        {node: tuple(found) for node, found in by_node.items()},
+        {node: tuple(pinned) for node, pinned in by_node.items()},
         shape,
         not weaker and shape.threads == widest_core(topology),
         (_shape_choice(shape, why, weaker), *_pin_choices(by_node, groups, shape.threads, in_part)),

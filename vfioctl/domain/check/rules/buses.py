@@ -33,8 +33,8 @@ def space(domain: Domain) -> Iterator[Fault]:
         end = next((first for first in firsts if first > start), _ALL)
         needed = 1 + _below(expander.index, below) + (expander.model == "pci-expander-bus")
         if start + needed > end:
-            given = "" if expander.bus_number is not None else ", which libvirt chooses"
-            reason = f"it needs {needed} bus numbers from {start}{given}, and only {end - start} are free"
+            chosen_by = "" if expander.bus_number is not None else ", which libvirt chooses"
+            reason = f"it needs {needed} bus numbers from {start}{chosen_by}, and only {end - start} are free"
             yield Fault(expander.element, reason, f"a busNr of at most {max(1, end - needed)}")
     if firsts and 1 + _below(0, below) > firsts[0]:
         reason = f"what is on the root needs {1 + _below(0, below)} bus numbers, and an expander bus has {firsts[0]}"

@@ -116,8 +116,8 @@ def boot_orders(domain: Domain) -> Iterator[Fault]:
     boots = [boot for device in domain.devices if (boot := device.find("boot")) is not None]
     for element in boots:
         if not number(element.get("order")):
-            told = (element.get("order") or "")[:40]
-            yield Fault(element, f"order='{told}' is no place in the boot order", "order='1' and so on")
+            text = (element.get("order") or "")[:40]
+            yield Fault(element, f"order='{text}' is no place in the boot order", "order='1' and so on")
     for element, order, other in repeats((element, number(element.get("order")) or None) for element in boots):
         reason = f"order='{order}' is also that of {domain.document.path(other).removesuffix('/boot')}"
         yield Fault(element, reason, "give each device its own")

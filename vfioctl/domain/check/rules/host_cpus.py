@@ -69,9 +69,9 @@ def near_memory(domain: Domain, host: HostFacts) -> Iterator[Fault]:
         nodes = cpuset(element.get("nodeset")) or frozenset()
         cells = [cell for cell in domain.cells if cell.id == number(element.get("cellid"))]
         for vcpu in sorted(cells[0].cpus or ()) if cells else ():
-            found = {node_of[cpu] for cpu in pins.get(vcpu) or () if cpu in node_of}
-            if found - nodes and nodes <= host.nodes.keys() and len(host.nodes) > 1:
-                reason = f"vCPU {vcpu} may run on node {shown(found)}, and its memory is on node {shown(nodes)}"
+            nodes_of_vcpu = {node_of[cpu] for cpu in pins.get(vcpu) or () if cpu in node_of}
+            if nodes_of_vcpu - nodes and nodes <= host.nodes.keys() and len(host.nodes) > 1:
+                reason = f"vCPU {vcpu} may run on node {shown(nodes_of_vcpu)}, and its memory is on node {shown(nodes)}"
                 yield warning(element, reason, "pin it to CPUs of the node that has its memory")
                 break
 

@@ -62,9 +62,9 @@ def distances(domain: Domain) -> Iterator[Fault]:
                 yield Fault(sibling, f"'{text}' is no distance from cell {cell.id} to cell {other}", remedy)
             elif cell.id is not None:
                 known[cell.id, other] = value
-    for (here, there), value in known.items():
-        if here < there and known.get((there, here), value) != value:
-            reason = f"the distance from cell {here} to {there} differs from that back"
+    for (source, target), value in known.items():
+        if source < target and known.get((target, source), value) != value:
+            reason = f"the distance from cell {source} to {target} differs from that back"
             yield warning(domain.at("cpu/numa"), reason, "make them equal, as the hosts' firmware does")
 
 
