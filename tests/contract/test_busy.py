@@ -63,9 +63,13 @@ def beside_busy_loops() -> Iterator[None]:
 def with_frozen_workers() -> Iterator[None]:
     """Stops each worker for longer than two readings."""
     frozen = workers()
-    for pid in frozen:
-        os.kill(pid, signal.SIGSTOP)
-    timer = threading.Timer(FROZEN, lambda: [os.kill(pid, signal.SIGCONT) for pid in frozen])
+
+    def send(number: int) -> None:
+        for pid in frozen:
+            os.kill(pid, number)
+
+    send(signal.SIGSTOP)
+    timer = threading.Timer(FROZEN, send, [signal.SIGCONT])
     timer.start()
     try:
         yield
