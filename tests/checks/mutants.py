@@ -132,7 +132,7 @@ def main(arguments: Sequence[str]) -> int:
     if failing := already_failing({part_of(mutant.module) for mutant in tested}):
         print(f"the tests of {', '.join(failing)} fail without any change: they would notice every mutant")
         return 2
-    accepted = {line.partition("  #")[0] for line in ACCEPTED.read_text(encoding="utf-8").splitlines()[1:]}
+    accepted = {line.rpartition("  #")[0] for line in ACCEPTED.read_text(encoding="utf-8").splitlines()[1:]}
     if not options.modules and (unknown := accepted - {str(mutant) for mutant in mutants}):
         print(*(f"{ACCEPTED.name}: no such mutant: {line}" for line in sorted(unknown)), sep="\n")
         return 2
