@@ -988,8 +988,8 @@ class TestHostUse:
         busy.ledger = ledger_of(busy.file)
         self._use(busy, "vm/web1", 1000, "0::/")
         answer = terminal("reconcile", *busy.options)
-        golden("reconcile-host-use.txt", timeless(f"{answer.err}{answer.out}[exit code {answer.code}]\n"))
-        golden("reconcile-host-use.json", timeless(json.dumps(busy("reconcile").document, indent=1) + "\n"))
+        golden("busy/reconcile.txt", timeless(f"{answer.err}{answer.out}[exit code {answer.code}]\n"))
+        golden("busy/reconcile.json", timeless(json.dumps(busy("reconcile").document, indent=1) + "\n"))
 
     def _use(self, busy: Machine, owner: str, uid: int, cgroup: str) -> None:
         """A process of the user has the GPU open after it was claimed."""
