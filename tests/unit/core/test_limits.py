@@ -16,7 +16,7 @@ from tests.hosts.machines import unhurried
 from vfioctl import sources
 from vfioctl.core.limits import Checked, Several, Text, Whole, json_of, read_document, read_words
 from vfioctl.domain.api import DomainApi
-from vfioctl.domain.model.spec import DomainSpec
+from vfioctl.domain.model.spec import DomainSpec, Node, Size
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.model.request import ClaimRequest
@@ -115,6 +115,13 @@ class TestEach:
         for bad in (["a", "b", "c"], "ab", None, {"a"}):
             with pytest.raises(ValueError, match="at most 2"):
                 Several(2).read(bad)
+
+    def test_the_kinds_of_a_domain(self) -> None:
+        assert Size().read("64GiB") == 64 << 30
+        assert [Size().read(0), Node("auto").read("auto"), Node("auto").read("3")] == [0, "auto", 3]
+        for bad in (8, 1.5, None):
+            with pytest.raises(ValueError, match="a size with a unit is needed"):
+                Size().read(bad)
 
     def test_checked(self) -> None:
         assert Checked(str.upper).read("a") == "A"

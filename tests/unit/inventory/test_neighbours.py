@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,17 @@ from typing import Any
 import pytest
 
 from tests.hosts.machines import NAMES, copy, machine, original
+from vfioctl.console.output import draw
 from vfioctl.errors import UnknownDevice, VfioctlError
 from vfioctl.host import Host
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.functions import Inventory
+from vfioctl.inventory.model.holders import Holders
 from vfioctl.inventory.model.scope import scope_of
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.probe import neighbours, scan
+from vfioctl.inventory.render.holders import holders_page
+from vfioctl.inventory.render.phrases import guest_state
 from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_DEVICES
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated.host import Simulated
@@ -159,3 +164,12 @@ def test_a_neighbour_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     assert part.unread_beside(part.by_address[asked]) == (silent,)
     assert part.group_of(part.by_address[asked]).unread == (silent,)  # type: ignore[union-attr]
     assert set(api.holders([asked]).unread_functions) == {silent}
+    alone = replace(part, groups=tuple(replace(group, viable=None, blockers=()) for group in part.groups))
+    assert guest_state(replace(part.by_address[asked], driver="vfio-pci"), alone).plain == "unknown"
+
+
+def test_processes_that_may_be_hidden_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    draw(
+        holders_page(Holders(devices=(PciAddress("0000:41:00.0"),), hidden="/proc is mounted with hidepid=2"), width=80)
+    )
+    assert "Processes may be hidden: /proc is mounted with hidepid=2." in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,3 +39,11 @@ def test_a_function_behind_the_expander_has_a_node_and_one_at_the_root_has_none(
     homes = {f.address: home_of(f, inventory) for f in inventory.gpus}
     assert {home.node for home in homes.values()} == {None, 1}
     assert {home.reported_by for home in homes.values() if home.node == 1} == {"the firmware"}
+
+
+def test_a_vf_without_a_node_has_that_of_its_pf() -> None:
+    inventory = Host(sources.recorded(Session, "mi300x-vf")).inventory()
+    vf = replace(next(function for function in inventory.functions if function.physfn), numa_node=None)
+    home = home_of(vf, inventory)
+    assert home == (inventory.by_address[vf.physfn].numa_node, f"its PF {vf.physfn}")  # type: ignore[index]
+    assert home.node is not None

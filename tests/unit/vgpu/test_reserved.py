@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.unit.vgpu.test_placement import pool
-from vfioctl.vgpu.placement.reserved import Reserved, kept_for, with_room_kept
+from vfioctl.vgpu.placement.reserved import Reserved, kept_for, with_room_kept, without_claimed
 
 CARD = pool("mbochs", 4)
 RESERVED = tuple(Reserved(f"vgpu-{number}", "mbochs", "small") for number in range(6))
@@ -19,3 +19,8 @@ def test_what_room_is_kept_for_is_named_up_to_four() -> None:
     words = kept_for([CARD], "small", RESERVED)
     assert words == "vgpu-0 on mbochs, vgpu-1 on mbochs, vgpu-2 on mbochs, vgpu-3 on mbochs and 2 more"
     assert kept_for([CARD], "none", RESERVED) == ""
+
+
+def test_what_reserves_no_room_leaves_the_cards_as_they_are() -> None:
+    assert with_room_kept([CARD], ()) == (CARD,)
+    assert without_claimed([CARD], [Reserved("vgpu-0", "mbochs", "of another driver")]) == (CARD,)
