@@ -71,9 +71,10 @@ class Session:
             migrations,
             own_directory=self.ledger == LEDGER,
             published=self._public,
-            machine_id=self._machine_id,
+            machine_id=lambda: self._machine_id,
         )
 
+    @cached_property
     def _machine_id(self) -> str:
         """Return the host's machine-id; empty if it has none, or not yet (machine-id(5))."""
         from vfioctl.kernel.lenient import text_of

@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import lru_cache
 
 from vfioctl.signals import are_deferred, check_interrupt, deferred, is_pending
 
@@ -58,7 +59,8 @@ def bounded(connection: sqlite3.Connection, *, interruptible: bool = True) -> It
         connection.set_progress_handler(None, 0)
 
 
-def tables_of(scripts: Iterable[str]) -> frozenset[str]:
+@lru_cache(maxsize=8)  # a process opens the ledger several times
+def tables_of(scripts: tuple[str, ...]) -> frozenset[str]:
     """Return the names of the tables that exist after these migrations."""
     names: set[str] = set()
     for script in scripts:
@@ -72,6 +74,11 @@ def refuse_unexpected(connection: sqlite3.Connection, tables: frozenset[str]) ->
     """Raise sqlite3.DatabaseError for views, triggers and all tables but these: they may run any SQL."""
     for kind, name, text in connection.execute(_SCHEMA):
         automatic = kind == "index" and text is None
-        plain = kind == "table" and str(text).startswith("CREATE TABLE ") and not _COMPUTED.search(str(text))
-        if not (automatic or (plain and (name in tables or name in _OF_SQLITE))):
+        plain = kind == "table" and (name in tables or name in _OF_SQLITE) and _is_plain(str(text))
+        if not (automatic or plain):
             raise sqlite3.DatabaseError(f"it holds {ascii(name)[:80]}, which vfioctl did not make")
+
+
+@lru_cache(maxsize=64)
+def _is_plain(text: str) -> bool:
+    return text.startswith("CREATE TABLE ") and not _COMPUTED.search(text)

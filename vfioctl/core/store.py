@@ -190,9 +190,8 @@ class Store:
                 f"vfioctl 0.1 wrote the ledger {self.file}, and this release does not read it",
                 hint=f"set it aside with {aside(self.file, 'old')}; {_UNKNOWN}",
             )
-        refuse_unexpected(
-            connection, tables_of(migration.script for migration in self._migrations if migration.version <= version)
-        )
+        scripts = tuple(migration.script for migration in self._migrations if migration.version <= version)
+        refuse_unexpected(connection, tables_of(scripts))
         return version
 
     def _open_for_reading(self, place: Path) -> sqlite3.Connection:

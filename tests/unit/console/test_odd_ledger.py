@@ -54,7 +54,7 @@ NOT_UTF8 = "CAST(X'fffe80' AS TEXT)"
 @pytest.fixture
 def used(run: Run, fast_folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str, str]:
     """A host with every kind of row in its ledger; the address of its last GPU, whose last change hangs; its claim."""
-    monkeypatch.setattr(Session, "_machine_id", lambda _: "0123456789abcdef" * 2)
+    monkeypatch.setattr(Session, "_machine_id", "0123456789abcdef" * 2)
     file = fast_folder / "l40s.host"
     # its last VF has no driver: nobody claims one that NVIDIA's driver has, and that is no vGPU
     taken = ("0000:41:04.3/driver ->", "drivers/nvidia/0000:41:04.3 ->")
