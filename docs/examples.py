@@ -108,6 +108,8 @@ class World:
             stand_in = folder / "bin" / name
             stand_in.write_text(f"#!/bin/sh\n{script}\n")
             stand_in.chmod(0o755)
+        # a short name: what is printed of command lines would wrap elsewhere in a checkout with a longer path
+        (folder / "bin/vfioctl").symlink_to(Path(sys.executable).with_name("vfioctl"))
         path = (folder / "bin", Path(sys.executable).parent, "/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin")
         self._environment = {
             "PATH": ":".join(map(str, path)),
@@ -187,36 +189,36 @@ def _answer(text: str, status: str) -> Answer:
     return Answer(int(status), tuple(line.rstrip() for line in text.split("\n")) if text else ())
 
 
-def wrong(document: Path, folder: Path) -> Iterator[tuple[Block, Command | None, Answer]]:
+def wrong(document: Path) -> Iterator[tuple[Block, Command | None, Answer]]:
     """The examples of a document that do not hold, run in order in one world."""
-    world = World(folder)
-    for block in blocks(document):
-        if block.language == "python":
-            answer = world.execute(block)
-            if answer.status:
-                yield block, None, answer
-        elif block.language == "console":
-            for command, answer in zip(block.commands, world.run(block), strict=True):
-                failed = answer.status != 0 and not command.may_fail
-                false = command.shown == _TO_FILL_IN or not matches(command.shown, answer.lines)
-                if failed or (command.shown and false):
-                    yield block, command, answer
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        world = World(Path(folder))
+        for block in blocks(document):
+            if block.language == "python":
+                answer = world.execute(block)
+                if answer.status:
+                    yield block, None, answer
+            elif block.language == "console":
+                for command, answer in zip(block.commands, world.run(block), strict=True):
+                    failed = answer.status != 0 and not command.may_fail
+                    false = command.shown == _TO_FILL_IN or not matches(command.shown, answer.lines)
+                    if failed or (command.shown and false):
+                        yield block, command, answer
 
 
 def renew(document: Path) -> int:
     """Writes what the commands print in the place of what is shown and no longer true; how many examples fail."""
     text = document.read_text()
     failures = 0
-    with tempfile.TemporaryDirectory() as folder:
-        for block, command, answer in wrong(document, Path(folder)):
-            name = f"{os.path.relpath(document)}:{block.line}"
-            if command is None or not command.shown or (answer.status and not command.may_fail):
-                failures += 1
-                sys.stderr.write("\n".join((f"{name}: failed", *answer.lines, "")))
-                continue
-            old, new = ("\n".join((f"$ {command.text}", *lines)) for lines in (command.shown, answer.lines))
-            text = text.replace(f"{old}\n", f"{new}\n", 1)
-            sys.stdout.write(f"{name}: renewed: {command.text}\n")
+    for block, command, answer in wrong(document):
+        name = f"{os.path.relpath(document)}:{block.line}"
+        if command is None or not command.shown or (answer.status and not command.may_fail):
+            failures += 1
+            sys.stderr.write("\n".join((f"{name}: failed", *answer.lines, "")))
+            continue
+        old, new = ("\n".join((f"$ {command.text}", *lines)) for lines in (command.shown, answer.lines))
+        text = text.replace(f"{old}\n", f"{new}\n", 1)
+        sys.stdout.write(f"{name}: renewed: {command.text}\n")
     document.write_text(text)
     return failures
 

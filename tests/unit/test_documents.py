@@ -19,7 +19,7 @@ LANGUAGES = {"", "console", "python", "text", "json", "toml", "xml"}
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_examples_hold(name: str, tmp_path: Path) -> None:
+def test_examples_hold(name: str) -> None:
     told = [
         "\n".join(
             [
@@ -31,7 +31,7 @@ def test_examples_hold(name: str, tmp_path: Path) -> None:
                 *answer.lines,
             ]
         )
-        for block, command, answer in examples.wrong(DOCUMENTS[name], tmp_path)
+        for block, command, answer in examples.wrong(DOCUMENTS[name])
     ]
     assert not told, "\n\n".join(told)
 
