@@ -30,6 +30,7 @@ from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel import files
 from vfioctl.kernel.lock import held
+from vfioctl.kernel.recorded.bundled import bundled_hosts
 from vfioctl.kernel.simulated.faults import HANG, Fault
 from vfioctl.kernel.simulated.host import Simulated
 from vfioctl.kernel.trusted import Untrusted, opened_directory, place_of
@@ -49,6 +50,11 @@ def shared(fast_folder: Path) -> Path:
     """A directory of root's that everybody may enter."""
     fast_folder.chmod(0o755)
     return fast_folder
+
+
+def readable_host(shared: Path, name: str) -> str:
+    """A copy of a bundled host that another user can read, also if the checkout is in root's home."""
+    return str(shutil.copy(bundled_hosts()[name], shared))
 
 
 @pytest.fixture
@@ -269,9 +275,9 @@ class TestAnotherUser:
 
         machine = Machine(shared)
         machine.bind()
-        name = "a2" if "vgpu" in line else "laptop"
-        main(["--host", name, *line.split()])  # imports
-        codes = [as_nobody(lambda: main([*line.split(), "--host", name, "--ledger", str(machine.ledger)]))]
+        host = readable_host(shared, "a2" if "vgpu" in line else "laptop")
+        main(["--host", host, *line.split()])  # imports
+        codes = [as_nobody(lambda: main([*line.split(), "--host", host, "--ledger", str(machine.ledger)]))]
         said = capfd.readouterr()
         assert codes == [0], said.err
         assert "Traceback" not in said.err
@@ -285,9 +291,10 @@ class TestAnotherUser:
 
         machine = Machine(shared)
         machine.bind()
-        main(["--host", "laptop", *line.split()])  # imports
+        host = readable_host(shared, "laptop")
+        main(["--host", host, *line.split()])  # imports
         capfd.readouterr()
-        code = as_nobody(lambda: main([*line.split(), "--host", "laptop", "--ledger", str(machine.ledger)]))
+        code = as_nobody(lambda: main([*line.split(), "--host", host, "--ledger", str(machine.ledger)]))
         said = capfd.readouterr()
         assert (code, "Traceback" in said.err) == (3, False), said.err
         assert "run it as root" in said.err
