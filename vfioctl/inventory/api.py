@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from vfioctl.errors import BadAddress, DeviceInUse
-from vfioctl.inventory.probe.scan import Catalogue, Scan
+from vfioctl.inventory.probe.scan import Catalogue, Scan, neighbours
 
 if TYPE_CHECKING:
     from vfioctl.core.change import Fact
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vfioctl.inventory.model.processor import Processor
     from vfioctl.inventory.model.values import PciAddress
     from vfioctl.inventory.probe.drivers import drivers_of, has_aliases
-    from vfioctl.inventory.probe.guests import guest_name, is_vmm
+    from vfioctl.inventory.probe.owners import guest_name, is_vmm
     from vfioctl.inventory.probe.processes import Processes, hidden
     from vfioctl.session import Session
     from vfioctl.units import Uuid
@@ -41,8 +41,8 @@ __all__ = [
 _PROBES = {
     "drivers_of": "drivers",
     "has_aliases": "drivers",
-    "guest_name": "guests",
-    "is_vmm": "guests",
+    "guest_name": "owners",
+    "is_vmm": "owners",
     "hidden": "processes",
     "Processes": "processes",
 }
@@ -97,7 +97,6 @@ class InventoryApi:
 
     def _near(self, selectors: Sequence[str]) -> list[str] | None:
         from vfioctl.inventory.model.values import PciAddress
-        from vfioctl.inventory.probe.neighbours import neighbours
 
         try:
             return neighbours(self._kernel, [PciAddress(selector) for selector in selectors])
@@ -115,13 +114,13 @@ class InventoryApi:
 
     def processor(self) -> Processor:
         """Return what the host's processor is."""
-        from vfioctl.inventory.probe.processor import read_processor
+        from vfioctl.inventory.probe.cpus import read_processor
 
         return read_processor(self._kernel)
 
     def online_cpus(self) -> tuple[int, ...]:
         """Return the CPUs that are online, or those of all NUMA nodes where the kernel does not list them."""
-        from vfioctl.inventory.probe.processor import read_online
+        from vfioctl.inventory.probe.cpus import read_online
 
         nodes = self.inventory(nvml=False).numa_nodes if not (online_cpus := read_online(self._kernel)) else ()
         return online_cpus or tuple(cpu for node in nodes for cpu in node.cpus)

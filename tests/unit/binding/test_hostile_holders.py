@@ -17,8 +17,7 @@ from vfioctl.core.change import Plan
 from vfioctl.errors import DeviceInUse
 from vfioctl.host import Host
 from vfioctl.inventory.model.holders import HolderKind
-from vfioctl.inventory.probe.cgroups import membership
-from vfioctl.inventory.probe.guests import MOST_OF_A_COMMAND_LINE, device_at, guest_name, passthrough_names
+from vfioctl.inventory.probe.owners import MOST_OF_A_COMMAND_LINE, device_at, guest_name, membership, passthrough_names
 from vfioctl.kernel.recorded.tree import Tree
 
 FREE, SHARED = "0000:04:00.0", "0000:02:00.0"

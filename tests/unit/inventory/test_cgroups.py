@@ -7,10 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hosts.machines import unhurried
-from vfioctl.inventory.probe.cgroups import Membership, membership
-from vfioctl.inventory.probe.guests import device_at, full_name, guest_name, is_vmm, passthrough_names
-from vfioctl.inventory.probe.processes import Identity, Process
-from vfioctl.inventory.probe.remedies import remedy
+from vfioctl.inventory.probe.owners import (
+    Membership,
+    device_at,
+    full_name,
+    guest_name,
+    is_vmm,
+    membership,
+    passthrough_names,
+)
+from vfioctl.inventory.probe.processes import Identity, Process, remedy
 from vfioctl.kernel.open_nodes import OpenNode
 
 ID = "0123456789ab" + "c" * 52

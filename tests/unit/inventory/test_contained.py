@@ -15,8 +15,7 @@ from vfioctl.errors import BadDocument
 from vfioctl.host import Host
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.probe import inventory, scan
-from vfioctl.inventory.probe.function import function_of
-from vfioctl.inventory.probe.inventory import read_inventory
+from vfioctl.inventory.probe.inventory import function_of, read_inventory
 from vfioctl.inventory.probe.pci import read_everything
 from vfioctl.kernel.host_paths import DEFINITIONS
 from vfioctl.kernel.protocol import Reader

@@ -19,7 +19,7 @@ from vfioctl.inventory.model.functions import Inventory
 from vfioctl.inventory.model.holders import Holders
 from vfioctl.inventory.model.scope import scope_of
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.inventory.probe import neighbours, scan
+from vfioctl.inventory.probe import scan
 from vfioctl.inventory.render.holders import holders_page
 from vfioctl.inventory.render.phrases import guest_state
 from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_DEVICES
@@ -67,11 +67,11 @@ def test_buses_cards_groups_and_vfs_are_followed_to_their_end() -> None:
     tree.put_link(f"{PCI_DEVICES}/0000:44:00.1/physfn", "../0000:41:00.0")
     near = [*groups][:7]
     kernel = Simulated(tree, "simulated")
-    assert neighbours.neighbours(kernel, ["0000:41:00.0"]) == near
-    assert neighbours.neighbours(kernel, ["0000:44:00.1"]) == [near[0], *near[2:]]
-    assert neighbours.neighbours(kernel, ["0000:43:00.0"]) == ["0000:43:00.0"]
-    assert neighbours.neighbours(kernel, ["0000:47:00.0"]) is None
-    assert neighbours.neighbours(kernel, []) == []
+    assert scan.neighbours(kernel, ["0000:41:00.0"]) == near
+    assert scan.neighbours(kernel, ["0000:44:00.1"]) == [near[0], *near[2:]]
+    assert scan.neighbours(kernel, ["0000:43:00.0"]) == ["0000:43:00.0"]
+    assert scan.neighbours(kernel, ["0000:47:00.0"]) is None
+    assert scan.neighbours(kernel, []) == []
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -112,7 +112,7 @@ def test_plans_and_holders_are_those_of_the_whole_host(
         return [outcome(partial(use, address)) for use in uses for address in addresses]
 
     of_part = outcomes()
-    monkeypatch.setattr(neighbours, "neighbours", lambda *_: None)
+    monkeypatch.setattr("vfioctl.inventory.api.neighbours", lambda *_: None)
     assert of_part == outcomes()
 
 

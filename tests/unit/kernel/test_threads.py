@@ -279,7 +279,7 @@ def test_beside_a_thread_a_new_interpreter_is_executed(no_fork_beside_threads: l
         "vfioctl.kernel.host_paths",
         "vfioctl.inventory.probe.nodes",
         "vfioctl.inventory.probe.processes",
-        "vfioctl.inventory.probe.readers",
+        "vfioctl.inventory.probe.pci",
         "vfioctl.inventory.probe.scan",
         "vfioctl.binding.probe.readers",
         "vfioctl.vgpu.probe.scan",

@@ -16,8 +16,8 @@ from tests.hosts.machines import HOSTS, copy, original
 from tests.users import as_root
 from vfioctl.host import Host
 from vfioctl.inventory.model.groups import NumaNode
+from vfioctl.inventory.probe.cpus import read_nodes
 from vfioctl.inventory.probe.inventory import read_inventory
-from vfioctl.inventory.probe.numa import read_nodes
 from vfioctl.kernel.recorded.host import Recorded, read_tree
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.placement.model.capacity import Capacity, HugepagePool, Topology

@@ -1,25 +1,59 @@
-"""Kernel-side holders of a function: live vGPUs, the text console, users of the driver's module.
+"""Kernel-side holders of a function: disks and interfaces in use, live vGPUs, the console, users of its module.
 
 May not write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from shlex import quote
+from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.holders import Holder, HolderKind
-from vfioctl.inventory.probe.readers import VTCONSOLES, is_drawn
-from vfioctl.kernel.lenient import link_name, names_in, text, text_of
-from vfioctl.kernel.protocol import PCI_DEVICES, PCI_DRIVERS, Descendant, Reader
+from vfioctl.inventory.model.values import PciAddress
+from vfioctl.inventory.probe.nodes import VTCONSOLES, is_drawn, why_claimed
+from vfioctl.kernel.lenient import link_name, names_in, number_of, text, text_of
+from vfioctl.kernel.protocol import PCI_DEVICES, PCI_DRIVERS, Descendant, Reader, Unanswered
+
+if TYPE_CHECKING:
+    from vfioctl.inventory.probe.network import Network
 
 _FRAMEBUFFERS = "/sys/class/graphics"
 _FOREIGN = " (with --foreign if vfioctl did not create it)"
 _FIRMWARE = ("efi-framebuffer", "simple-framebuffer", "vesa-framebuffer", "bootfb")
 """Platform devices of a framebuffer that the firmware has set up on the boot display (drivers/firmware/sysfb.c)."""
+_BLOCK = "/sys/class/block"
+_OCTAL = re.compile(r"\\([0-7]{3})")
+_DEEPEST = 8
+"""Maximum depth of stacked block devices: partition, RAID, encryption, volumes, ..."""
 
 
-def mdev_holders(function: Function, below: Sequence[Descendant]) -> Iterator[Holder]:
+class KernelHolders:
+    """Finds the kernel-side holders of functions."""
+
+    def __init__(self, kernel: Reader) -> None:
+        self._kernel, self._disks = kernel, _Disks(kernel)
+
+    @cached_property
+    def _network(self) -> Network:
+        from vfioctl.inventory.probe.network import Network  # imported late: few cards have an interface
+
+        return Network(self._kernel)
+
+    def holders(self, function: Function, below: Sequence[Descendant]) -> Iterator[Holder]:
+        yield from self._disks.holders(function.address, below)
+        if any(device.subsystem == "net" for device in below):
+            yield from self._network.holders(function.address, below)
+        yield from _mdev_holders(function, below)
+        yield from _vgpu_holders(self._kernel, function)
+        yield from _console_holders(self._kernel, function, below)
+        yield from _module_holders(self._kernel, function)
+
+
+def _mdev_holders(function: Function, below: Sequence[Descendant]) -> Iterator[Holder]:
     """Yield the function's live mdevs."""
     for device in below:
         if device.subsystem == "mdev":
@@ -34,7 +68,7 @@ def mdev_holders(function: Function, below: Sequence[Descendant]) -> Iterator[Ho
             )
 
 
-def vgpu_holders(kernel: Reader, function: Function) -> Iterator[Holder]:
+def _vgpu_holders(kernel: Reader, function: Function) -> Iterator[Holder]:
     """Yield the vGPU on a VF with NVIDIA's vendor-specific VFIO."""
     path = f"{PCI_DEVICES}/{function.address}/nvidia/current_vgpu_type"
     if not kernel.has(path):
@@ -51,7 +85,7 @@ def vgpu_holders(kernel: Reader, function: Function) -> Iterator[Holder]:
         )
 
 
-def console_holders(kernel: Reader, function: Function, below: Sequence[Descendant]) -> Iterator[Holder]:
+def _console_holders(kernel: Reader, function: Function, below: Sequence[Descendant]) -> Iterator[Holder]:
     """Yield the framebuffers that show the text console."""
     own = [device.path.rpartition("/")[2] for device in below if device.subsystem == "graphics"]
     if function.boot_vga and not own:
@@ -73,7 +107,7 @@ def _is_of_firmware(kernel: Reader, framebuffer: str) -> bool:
     return link_name(kernel, f"{_FRAMEBUFFERS}/{framebuffer}/device").startswith(_FIRMWARE)
 
 
-def module_holders(kernel: Reader, function: Function) -> Iterator[Holder]:
+def _module_holders(kernel: Reader, function: Function) -> Iterator[Holder]:
     """Yield the driver's module if it is in use: by other modules, or by open files of its devices."""
     home = f"{PCI_DRIVERS}/{function.driver}/module"
     count = text_of(kernel, f"{home}/refcnt") if function.driver else ""
@@ -86,3 +120,120 @@ def module_holders(kernel: Reader, function: Function) -> Iterator[Holder]:
             path=f"/sys/module/{link_name(kernel, home)}",
             how=f"used {count} times" + (f" by {users}, or by open files of its devices" if users else ""),
         )
+
+
+# -- disks ---------------------------------------------------------------------------------------------------
+
+
+class _Use(NamedTuple):
+    """One use of a block device."""
+
+    name: str
+    how: str
+    remedy: str
+
+
+class _Disks:
+    """The block devices of a host that are in use."""
+
+    def __init__(self, kernel: Reader) -> None:
+        self._kernel = kernel
+
+    def holders(self, address: PciAddress, below: Sequence[Descendant]) -> Iterator[Holder]:
+        """Yield the uses of the disks and partitions below a function."""
+        disks = [device for device in below if device.subsystem == "block" and device.number]
+        uses = {disk.path: [*self._uses(disk.number, disk.path)] for disk in disks}
+        idle = [disk for disk in disks if not any(uses[other] for other in uses if _is_at_or_below(other, disk.path))]
+        for path, why in self._claimed(idle).items():
+            uses[path] = [_Use(_name(path), why, f"find out with lsblk {_node(path)}, and take it out of use")]
+        for path, uses_of_path in uses.items():
+            for use in uses_of_path:
+                yield Holder(
+                    address=address,
+                    kind=HolderKind.DISK,
+                    path=_node(path),
+                    name=use.name,
+                    how=use.how,
+                    remedy=use.remedy,
+                )
+
+    def _uses(self, number: str, path: str, depth: int = _DEEPEST) -> Iterator[_Use]:
+        places = sorted(self._mounts.get(number, ()), key=len)
+        if places:
+            more = f" at {len(places)} places" if len(places) > 1 else ""
+            remedy = f"umount {quote(places[0])}" if places[0] != "/" else "this host runs from it"
+            yield _Use(places[0], f"mounted{more}", remedy)
+        if number in self._swaps:
+            yield _Use("swap", "swap", f"swapoff {quote(self._swaps[number])}")
+        for upper in names_in(self._kernel, f"{path}/holders") if depth else ():
+            yield from self._above(upper, depth - 1)
+
+    def _above(self, upper: str, depth: int) -> Iterator[_Use]:
+        """Yield the uses of a device that is built on this one."""
+        home = f"{_BLOCK}/{upper}"
+        label = text_of(self._kernel, f"{home}/dm/name") or upper
+        undo = f"dmsetup remove {quote(label)}" if label != upper else f"take {upper} apart"
+        if upper.startswith("md"):
+            undo = f"mdadm --stop {quote(f'/dev/{upper}')}"
+        users = [*self._uses(text_of(self._kernel, f"{home}/dev"), home, depth)]
+        for use in users:
+            remedy = f"{use.remedy}, then {undo}" if use.name != "/" else use.remedy
+            yield _Use(use.name, f"{use.how}, through {label}", remedy)
+        if not users:
+            yield _Use(label, f"a part of {label}", undo)
+
+    def _claimed(self, disks: Sequence[Descendant]) -> Mapping[str, str]:
+        """Return the block devices that have, or may have, an owner that no file names. Workers ask the kernel."""
+        paths = {disk.number: disk.path for disk in disks}
+        answers = self._kernel.survey(why_claimed, list(paths))
+        claimed = {
+            paths[number]: f"in use perhaps: it does not answer, {why.reason}" if isinstance(why, Unanswered) else why
+            for number, why in answers
+            if why
+        }
+        return {p: why for p, why in claimed.items() if not any(o != p and _is_at_or_below(o, p) for o in claimed)}
+
+    @cached_property
+    def _mounts(self) -> Mapping[str, list[str]]:
+        """Return mount points by device number; file systems with their own number, such as btrfs, by their source."""
+        mounts: dict[str, list[str]] = {}
+        numbers: dict[str, str] = {}
+        for number, place, source in _mount_lines(self._kernel):
+            if source.startswith("/dev/") and source not in numbers:
+                numbers[source] = number_of(self._kernel, source).removeprefix("b ")
+            for device in {number, numbers.get(source, "")}:
+                mounts.setdefault(device, []).append(place)
+        return mounts
+
+    @cached_property
+    def _swaps(self) -> Mapping[str, str]:
+        """Return swap devices by device number."""
+        lines = text_of(self._kernel, "/proc/swaps").split("\n")[1:]
+        paths = [_unescaped(line.split()[0]) for line in lines if line.strip()]
+        return {number_of(self._kernel, path).removeprefix("b "): path for path in paths if path.startswith("/dev/")}
+
+
+def _mount_lines(kernel: Reader) -> Iterator[tuple[str, str, str]]:
+    """Yield device number, mount point and source from mountinfo (proc(5)), of init's namespace if readable."""
+    text = text_of(kernel, "/proc/1/mountinfo") or text_of(kernel, "/proc/self/mountinfo")
+    for line in text.split("\n"):
+        before, _, after = line.partition(" - ")
+        fields, source = before.split(" "), after.split(" ")
+        if len(fields) > 4 and len(source) > 1:
+            yield fields[2], _unescaped(fields[4]), _unescaped(source[1])
+
+
+def _is_at_or_below(path: str, above: str) -> bool:
+    return path == above or path.startswith(f"{above}/")
+
+
+def _unescaped(text: str) -> str:
+    return _OCTAL.sub(lambda found: chr(int(found[1], 8)), text)
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _node(path: str) -> str:
+    return f"/dev/{_name(path).replace('!', '/')}"

@@ -8,9 +8,8 @@ from typing import ClassVar
 from vfioctl.core.change import Fact
 from vfioctl.core.reading import ANSWER_TIMEOUT, no_answer
 from vfioctl.inventory.model.scope import FUNCTION, function_fact
-from vfioctl.inventory.probe.function import function_of
-from vfioctl.inventory.probe.pci import Facts
-from vfioctl.inventory.probe.readers import read_again
+from vfioctl.inventory.probe.inventory import function_of
+from vfioctl.inventory.probe.pci import Facts, read_again
 from vfioctl.kernel.lenient import physical
 from vfioctl.kernel.protocol import Reader, Unanswered
 

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from vfioctl.errors import KernelRefused
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.holders import Holder, HolderKind, Holders
 from vfioctl.inventory.model.values import PciAddress, Subject
-from vfioctl.inventory.probe import attachments
-from vfioctl.inventory.probe.disks import Disks
-from vfioctl.inventory.probe.guests import device_at
+from vfioctl.inventory.probe.attachments import KernelHolders
 from vfioctl.inventory.probe.nodes import NumbersReader, own_numbers, plain, read_below
-from vfioctl.inventory.probe.processes import Process, Processes, Running, identities
-from vfioctl.inventory.probe.remedies import remedy
+from vfioctl.inventory.probe.owners import device_at
+from vfioctl.inventory.probe.processes import Process, Processes, Running, identities, remedy
 from vfioctl.kernel.host_paths import MDEV_DEVICES
 from vfioctl.kernel.lenient import link_name, names_in, number_in, number_of
 from vfioctl.kernel.protocol import PCI_DEVICES, VFIO_DEVICE, Descendant, Reader, Unanswered
 from vfioctl.units import Uuid
-
-if TYPE_CHECKING:
-    from vfioctl.inventory.probe.network import Network
 
 NOT_KNOWN: Mapping[str, int | None] = {}
 _FEW = 4
@@ -35,7 +29,7 @@ def read_holders(
     """Return the holders of the functions and of their live VFs. `processes`: a scan that was started earlier."""
     processes = processes or Processes(kernel)
     looked_at = [(function, read_below(kernel, function)) for function in _with_vfs(functions, inventory)]
-    kernel_holders = _KernelHolders(kernel)
+    kernel_holders = KernelHolders(kernel)
     holders = [holder for function, below in looked_at for holder in kernel_holders.holders(function, below)]
     running = processes.results()
     holders += _processes(kernel, _DeviceIndex.to_functions(kernel, looked_at), running.processes)
@@ -110,31 +104,6 @@ def _with_vfs(functions: Sequence[Function], inventory: Inventory) -> list[Funct
     for function in functions:
         by_address |= {vf: inventory.by_address[vf] for vf in function.virtfns if vf in inventory.by_address}
     return list(by_address.values())
-
-
-# -- devices and the kernel ------------------------------------------------------------------------------
-
-
-class _KernelHolders:
-    """The kernel-side holders of a function."""
-
-    def __init__(self, kernel: Reader) -> None:
-        self._kernel, self._disks = kernel, Disks(kernel)
-
-    @cached_property
-    def _network(self) -> Network:
-        from vfioctl.inventory.probe.network import Network  # imported late: few cards have an interface
-
-        return Network(self._kernel)
-
-    def holders(self, function: Function, below: Sequence[Descendant]) -> Iterator[Holder]:
-        yield from self._disks.holders(function.address, below)
-        if any(device.subsystem == "net" for device in below):
-            yield from self._network.holders(function.address, below)
-        yield from attachments.mdev_holders(function, below)
-        yield from attachments.vgpu_holders(self._kernel, function)
-        yield from attachments.console_holders(self._kernel, function, below)
-        yield from attachments.module_holders(self._kernel, function)
 
 
 def _vfs(functions: Iterable[Function], inventory: Inventory, found: Iterable[Holder]) -> list[Holder]:

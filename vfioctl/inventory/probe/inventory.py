@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from vfioctl.core.marks import Mark, MarkKind
 from vfioctl.core.reservations import Reservation, whole_devices
 from vfioctl.errors import BadAddress, KernelRefused
-from vfioctl.inventory.model.functions import Function, Inventory, ProbeWarning, card_members
+from vfioctl.inventory.model.functions import Bar, Function, Inventory, Link, Nvml, ProbeWarning, card_members
 from vfioctl.inventory.model.groups import Iommu
-from vfioctl.inventory.model.values import PciAddress
+from vfioctl.inventory.model.values import PciAddress, known_address
+from vfioctl.inventory.probe.cpus import node_with, read_nodes
 from vfioctl.inventory.probe.drivers import Registered
-from vfioctl.inventory.probe.function import function_of
 from vfioctl.inventory.probe.iommu import group_of, read_groups, read_iommu, read_members
-from vfioctl.inventory.probe.numa import node_with, read_nodes
 from vfioctl.inventory.probe.pci import Facts
 from vfioctl.inventory.probe.scan import Scan
 from vfioctl.kernel.lenient import failure_of, names_in
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, PCI_DRIVERS, NvmlAnswer, Reader, Unanswered
+from vfioctl.units import Uuid
 
 Marks = Mapping[str, Mark]
 NO_MARKS: Marks = {}
@@ -210,3 +211,44 @@ def _companions(
     group = groups.get(function.iommu_group, []) if function.iommu_group is not None else []
     others = {*cards.get(function.address, ()), *group} - {function.address}
     return tuple(sorted(others, key=lambda a: a.order))
+
+
+# -- one function --------------------------------------------------------------------------------------------
+
+
+def function_of(facts: Facts) -> Function:
+    """Return the function with these facts. Raises BadAddress if its directory is not named as a function's."""
+    for name, made in _MADE.items():
+        if name in facts:
+            facts[name] = made(facts[name])
+    return Function(**facts)
+
+
+def _addresses(texts: Iterable[str]) -> tuple[PciAddress, ...]:
+    return tuple(map(known_address, texts))
+
+
+@lru_cache(maxsize=4096)  # all VFs of a PF have the same
+def _bars(bars: tuple[tuple[int, int, str, bool], ...]) -> tuple[Bar, ...]:
+    return tuple(Bar(index=n, size=size, kind=kind, prefetchable=prefetchable) for n, size, kind, prefetchable in bars)
+
+
+@lru_cache(maxsize=4096)
+def _link(link: tuple[float | None, int | None, float | None, int | None]) -> Link:
+    speed, width, max_speed, max_width = link
+    return Link(speed=speed, width=width, max_speed=max_speed, max_width=max_width)
+
+
+_MADE: Mapping[str, Callable[..., object]] = {
+    "address": known_address,
+    "bars": _bars,
+    "link": _link,
+    "physfn": known_address,
+    "virtfns": _addresses,
+    "mdevs": lambda texts: tuple(map(Uuid, texts)),
+    "suppliers": _addresses,
+    "consumers": _addresses,
+    "upstream": lambda text: None if text is None else known_address(text),
+    "nvml": lambda facts: Nvml(**facts),
+}
+"""How fields that are more than texts, numbers and tuples of these are made."""

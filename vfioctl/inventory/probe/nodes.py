@@ -1,4 +1,4 @@
-"""Finds the devices below a function and the numbers of its device files, by which open files are matched.
+"""Finds the devices below a function, the numbers of its device files, and which of them the kernel itself uses.
 
 May not write, nor import a model, because workers run it. Sources:
 linux/vfio.h; nvidia.ko's nv-procfs.c, nv-caps.c and procfs_nvswitch.c (open-gpu-kernel-modules).
@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from vfioctl.errors import KernelRefused
 from vfioctl.kernel.lenient import devices_below, link_name, names_in, number_of, text_of
-from vfioctl.kernel.protocol import PCI_DEVICES, Descendant, Reader
+from vfioctl.kernel.protocol import PCI_DEVICES, Descendant, FileReader, Processes, Reader, per_subject
 
 if TYPE_CHECKING:
     from vfioctl.inventory.model.functions import Function
@@ -20,6 +21,8 @@ _NVIDIA = 195  # NV_MAJOR_DEVICE_NUMBER
 _SWITCHES = 64  # as many as the driver numbers; it does not say which switch has which number
 _MINOR = re.compile(r"^Device(?: |File)Minor:\s*([0-9]{1,7})", re.M)
 _SUBSYSTEMS = "/sys/class/nvme-subsystem"
+VTCONSOLES = "/sys/class/vtconsole"
+_NOTHING_THERE = ("ENXIO", "ENOMEDIUM")
 
 
 def read_below(kernel: Reader, function: Function | Named) -> Sequence[Descendant]:
@@ -122,3 +125,20 @@ def _major(kernel: Reader, name: str) -> int | None:
 def _minor(kernel: Reader, path: str) -> int | None:
     match = _MINOR.search(text_of(kernel, path))
     return int(match[1]) if match else None
+
+
+@per_subject
+def is_drawn(kernel: FileReader, console: str) -> bool:
+    """Return whether a vtconsole is on framebuffers. Takes the console lock (show_bind, drivers/tty/vt/vt.c)."""
+    home = f"{VTCONSOLES}/{console}"
+    return "frame buffer" in text_of(kernel, f"{home}/name") and text_of(kernel, f"{home}/bind") == "1"
+
+
+@per_subject
+def why_claimed(kernel: Processes, number: str) -> str:
+    """Return why a block device is in use; empty if it is free. An unknown state counts as in use."""
+    try:
+        return "in use by the kernel: ZFS, another mount namespace, ..." if kernel.claimed(number) else ""
+    except KernelRefused as error:
+        unknown = f"possibly in use: the kernel does not report it ({error.symbol})"
+        return "" if error.symbol in _NOTHING_THERE else unknown

@@ -16,7 +16,7 @@ from typing import Any
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.lenient import text_of
 from vfioctl.kernel.modalias import ID_FILES, ids_in, ids_of, modalias_of
-from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_ADDRESS, PCI_DEVICES, Reader
+from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_ADDRESS, PCI_DEVICES, Reader, per_subject
 from vfioctl.units import UUID
 
 Facts = dict[str, Any]
@@ -24,6 +24,7 @@ Facts = dict[str, Any]
 # Every kernel reads these without the device lock, so they are safe on a stuck function.
 SAFE = frozenset({"modalias", "numa_node", "resource", "boot_vga"})
 _LINK = frozenset({"current_link_speed", "current_link_width", "max_link_speed", "max_link_width"})
+_IN_FACTS = frozenset({"modalias", "driver_override"})
 ALL = SAFE | _LINK | {"power_state", "d3cold_allowed", "reset_method", "driver_override", "sriov_totalvfs"}
 _PHYSICAL = _LINK | {"boot_vga", "sriov_totalvfs"}
 """Not read from VFs, of which a host has thousands: they have none of their own."""
@@ -74,6 +75,15 @@ def read_function(kernel: Reader, address: str, wanted: frozenset[str]) -> Facts
     if "vfio-dev" in directory.names:
         facts["vfio_cdev"] = _cdev(kernel, address)
     return facts
+
+
+@per_subject
+def read_again(kernel: Reader, address: str) -> Facts | None:
+    """Return a function's facts; None if it is gone."""
+    try:
+        return read_function(kernel, address, _IN_FACTS)
+    except (KernelRefused, ValueError):
+        return None
 
 
 def _of_physical(kernel: Reader, home: str, wanted: frozenset[str], unknown: dict[str, str]) -> Facts:

@@ -1,4 +1,4 @@
-"""Scans the processes of a host: their open device files, and the identity of some of them.
+"""Scans the processes of a host: their open device files, the identity of some of them, and how to end these.
 
 May not write, nor import a model: its workers run while the caller imports those.
 """
@@ -9,11 +9,11 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from shlex import quote
 from typing import Any, NamedTuple
 
 from vfioctl.errors import KernelRefused
-from vfioctl.inventory.probe.cgroups import Membership, membership
-from vfioctl.inventory.probe.guests import guest_name, is_vmm, passthrough_names
+from vfioctl.inventory.probe.owners import Membership, guest_name, is_vmm, membership, passthrough_names
 from vfioctl.kernel.lenient import link_name, names_in, text_of
 from vfioctl.kernel.open_nodes import OpenNode
 from vfioctl.kernel.protocol import Reader, Unanswered, per_subject
@@ -173,3 +173,35 @@ def _users(kernel: Reader, pid: str) -> tuple[int, ...]:
     """Return the real, effective, saved and file system user; none if they are unknown."""
     line = _USERS.search(text_of(kernel, f"/proc/{pid}/status"))
     return tuple(map(int, line[1].split())) if line else ()
+
+
+_STOP = {
+    "docker": "docker stop {}",
+    "libpod": "podman stop {}",
+    "nerdctl": "nerdctl stop {}",
+    "lxc": "lxc-stop --name {}",
+    "machine": "machinectl poweroff {}",
+}
+"""Commands by container runtime. Containers of a pod end with the pod."""
+_FOR_SESSIONS = ("systemd-logind.service", "seatd.service")
+"""Services that open devices for login sessions, and release them at logout."""
+
+
+def remedy(process: Process, who: Identity) -> str:
+    """Return one line that says how to end the process; a command if there is one. Quotes every name for the shell."""
+    belongs = who.belongs
+    runtime, _, name = (belongs.container or "").partition("/")
+    if belongs.guest:
+        return f"virsh shutdown {quote(belongs.guest)}"
+    if belongs.pod:
+        return "delete the pod, or let it go to another node"
+    if runtime in _STOP:
+        return _STOP[runtime].format(quote(name))
+    if process.is_vmm or runtime:
+        return f"crictl stop {quote(name)}" if runtime else "shut the guest down"
+    if belongs.unit in _FOR_SESSIONS:
+        return "log out the session that it has it open for: loginctl list-sessions"
+    service = belongs.unit if belongs.unit and belongs.unit.endswith(".service") else None
+    # a user's systemd instance runs more than this process
+    ends_service = service and not belongs.user_unit
+    return f"systemctl stop {quote(service or '')}" if ends_service else f"end it: kill {process.pid}"

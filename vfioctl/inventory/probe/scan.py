@@ -1,4 +1,7 @@
-"""Reads all PCI functions as plain facts. May not import a model: its workers run while the caller imports those."""
+"""Reads PCI functions as plain facts, all of them or some with what must be read beside them.
+
+May not import a model: its workers run while the caller imports those.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ from functools import cached_property
 from vfioctl.errors import KernelRefused
 from vfioctl.inventory.probe.drivers import aliases_text, modules_for, read_aliases
 from vfioctl.inventory.probe.pci import SAFE, Facts, read_everything, read_function
-from vfioctl.kernel.lenient import failure_of, nvidia_gpus
+from vfioctl.kernel.lenient import failure_of, names_in, nvidia_gpus
 from vfioctl.kernel.modalias import Aliases
-from vfioctl.kernel.protocol import PCI_DEVICES, NvmlAnswer, Reader, Unanswered
+from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_ADDRESS, PCI_DEVICES, NvmlAnswer, Reader, Unanswered
 
 _NAMES = {
     "vendor_name": ("ID_VENDOR_FROM_DATABASE",),
@@ -18,6 +21,9 @@ _NAMES = {
     "subsystem_name": ("ID_PCI_SUBSYS_FROM_DATABASE",),
     "class_name": ("ID_PCI_SUBCLASS_FROM_DATABASE", "ID_PCI_CLASS_FROM_DATABASE"),
 }
+_GROUPING_LINKS = ("iommu_group", "physfn", "virtfn", "supplier:pci:", "consumer:pci:")
+_BEFORE_ADDRESS = len("supplier:pci:")
+"""The length of what comes before the address in the name of a link between devices."""
 _NOT_ASKED = Unanswered("NVML is not asked while a device is wedged: it may hang as well")
 
 
@@ -159,3 +165,42 @@ class FunctionReader:
         if self._wanted:
             return read_function(self._kernel, address, self._wanted)
         return read_everything(self._kernel, address)
+
+
+# -- what must be read beside some functions ------------------------------------------------------------------
+
+
+def neighbours(kernel: Reader, asked: Iterable[str]) -> list[str] | None:
+    """Return the functions with these addresses, those on their buses, and the cards, groups, PFs and VFs of them all.
+
+    None if the whole host has to be read: a function does not exist, or its group does not list it.
+    """
+    existing = names_in(kernel, PCI_DEVICES)
+    waiting = [name for address in asked for name in (address, *_beginning(existing, address.rpartition(":")[0]))]
+    if not set(waiting) <= set(existing):
+        return None
+    members: set[str] = set()
+    while waiting:
+        address = waiting.pop()
+        if address in members or address not in existing:
+            continue
+        members.add(address)
+        waiting += _beginning(existing, address.rpartition(".")[0])
+        try:
+            links = kernel.directory(f"{PCI_DEVICES}/{address}", (), _GROUPING_LINKS).links
+        except KernelRefused:
+            continue
+        for name, target in links.items():
+            last = target.rpartition("/")[2]
+            if name == "iommu_group":
+                group = names_in(kernel, f"{IOMMU_GROUPS}/{last}/devices")
+                if address not in group:
+                    return None
+                waiting += group
+            else:
+                waiting.append(last if name.startswith(("physfn", "virtfn")) else name[_BEFORE_ADDRESS:])
+    return sorted(members)
+
+
+def _beginning(addresses: Sequence[str], beginning: str) -> Iterator[str]:
+    return (address for address in addresses if address.startswith(beginning) and PCI_ADDRESS.fullmatch(address))
