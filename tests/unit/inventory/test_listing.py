@@ -15,7 +15,7 @@ import pytest
 
 from tests.hosts.machines import HOSTS
 from tests.unit.conftest import PROGRAM, Run
-from vfioctl.inventory.render.fields import FIELDS
+from vfioctl.inventory.render.listing import FIELDS
 from vfioctl.kernel.simulated.files import replace
 
 ROOT = HOSTS.parents[1]

@@ -26,7 +26,7 @@ app = typer.Typer(add_completion=False)
 
 def _suggest_columns(_session: "Session", begun: str) -> list[tuple[str, str]]:
     """Return completions of the last name in a list of columns."""
-    from vfioctl.inventory.render.fields import FIELDS
+    from vfioctl.inventory.render.listing import FIELDS
 
     before, comma, _ = begun.rpartition(",")
     return [(f"{before}{comma}{name}", field.column.title) for name, field in FIELDS.items()]
@@ -177,7 +177,7 @@ def _show(found: "Inventory", filters: Filters, form: _Form) -> None:
 def _show_list(
     found: "Inventory", shown: "tuple[Function, ...]", unread: "tuple[PciAddress, ...]", form: _Form
 ) -> None:
-    from vfioctl.inventory.render.fields import fields_called, flat_table, rows_of, texts
+    from vfioctl.inventory.render.listing import fields_called, flat_table, rows_of, texts
 
     names = fields_called(form.columns)
     rows = rows_of(found, shown, names, unread)
