@@ -17,9 +17,7 @@ from pathlib import Path
 from bench.figures import Figure, keep, show, status
 from tests.hosts.servers import Node, asking, gpus_of, server
 from vfioctl.placement.model.capacity import Capacity
-from vfioctl.placement.model.owner import Owner
-from vfioctl.placement.model.request import ClaimRequest
-from vfioctl.placement.model.taken import Taken
+from vfioctl.placement.model.claims import ClaimRequest, Owner, Taken
 from vfioctl.placement.place import place
 
 LIMIT_MS = 50.0

@@ -11,9 +11,8 @@ from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.groups import Group, Iommu, NumaNode
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.model.capacity import Capacity, Core, HugepagePool, Topology
-from vfioctl.placement.model.request import ClaimRequest
+from vfioctl.placement.model.claims import ClaimRequest, Taken
 from vfioctl.placement.model.settings import ClaimSettings
-from vfioctl.placement.model.taken import Taken
 from vfioctl.units import CpuSet
 
 _BRIDGE, _GPU = "060400", "030200"

@@ -17,7 +17,7 @@ from vfioctl.claims.lifecycle.liveness import after, moment_of
 from vfioctl.claims.model.claim import Claim, Claimed
 from vfioctl.errors import BadSpec, NoCapacity
 from vfioctl.inventory.api import Waiting
-from vfioctl.placement.model.owner import Owner
+from vfioctl.placement.model.claims import Owner
 
 if TYPE_CHECKING:
     from vfioctl.claims.lifecycle.lifecycle import Confirm, Lifecycle, Preview
@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from vfioctl.core.change import Plan
     from vfioctl.inventory.model.values import Subject
     from vfioctl.placement.model.capacity import Capacity, Context
+    from vfioctl.placement.model.claims import ClaimRequest, Taken
     from vfioctl.placement.model.placement import Placement
-    from vfioctl.placement.model.request import ClaimRequest
-    from vfioctl.placement.model.taken import Taken
     from vfioctl.session import Session
 
 NO_LABELS: Mapping[str, str] = {}
@@ -99,7 +98,7 @@ class ClaimsApi:
     def capacity(self, *, cpus: bool = False, ledger: bool = True) -> Capacity:
         """Return the host's capacity. `ledger`: whether claims count."""
         from vfioctl.placement.api import PlacementApi
-        from vfioctl.placement.model.taken import Taken
+        from vfioctl.placement.model.claims import Taken
 
         return PlacementApi(self._session).capacity(self.ledger.taken() if ledger else Taken(), cpus=cpus)
 
@@ -168,7 +167,7 @@ class ClaimsApi:
 
     def adopt(self, owner: str, devices: Sequence[Subject], labels: Mapping[str, str] = NO_LABELS) -> Claimed:
         """Claim devices that an owner already uses, over its quota too, which is reported. Raises ClaimConflict."""
-        from vfioctl.placement.model.request import ClaimRequest
+        from vfioctl.placement.model.claims import ClaimRequest
 
         request = ClaimRequest(owner=Owner(owner), devices=tuple(devices), bind=False, labels=labels)
         return self._lifecycle.adopt(request)

@@ -18,9 +18,9 @@ from vfioctl.inventory.model.numa_affinity import on_nodes
 from vfioctl.inventory.model.scope import scope_of
 from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.choosing.preconditions import exceeded
-from vfioctl.placement.explaining.missing import Missing, missing_in
 from vfioctl.placement.explaining.reasons import no_capacity, why_not_isolated
 from vfioctl.placement.model.capacity import Capacity, Context, VgpuCreation
+from vfioctl.placement.model.settings import Missing, missing_in
 from vfioctl.placement.place import candidates, place, refused
 from vfioctl.placement.probe.capacity import read_capacity, read_total_pages
 from vfioctl.placement.probe.topology import read_online
@@ -30,9 +30,8 @@ from vfioctl.vgpu.model.kinds import MDEV
 if TYPE_CHECKING:
     from vfioctl.inventory.model.functions import Function, Inventory
     from vfioctl.inventory.model.holders import Holder
-    from vfioctl.placement.model.request import ClaimRequest
+    from vfioctl.placement.model.claims import ClaimRequest, Taken
     from vfioctl.placement.model.settings import ClaimSettings
-    from vfioctl.placement.model.taken import Taken
     from vfioctl.session import Session
     from vfioctl.vgpu.api import VgpuApi
 

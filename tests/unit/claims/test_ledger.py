@@ -22,9 +22,8 @@ from vfioctl.core.change import Caller
 from vfioctl.core.store import Store
 from vfioctl.errors import BadSpec, ClaimConflict
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.placement.model.owner import Owner
+from vfioctl.placement.model.claims import Hugepages, Owner, Taken
 from vfioctl.placement.model.placement import Placement
-from vfioctl.placement.model.taken import Hugepages, Taken
 from vfioctl.units import Uuid
 
 GPU, OTHER, VF, VF2 = "0000:41:00.0", "0000:42:00.0", "0000:41:00.4", "0000:41:00.5"

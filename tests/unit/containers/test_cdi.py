@@ -23,7 +23,7 @@ from vfioctl.errors import BadDocument, BadSpec, ConflictError, Foreign, HostErr
 from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.simulated.host import Simulated
-from vfioctl.placement.model.owner import Owner
+from vfioctl.placement.model.claims import Owner
 
 FILE = "/var/run/cdi/vfioctl.json"
 GPU, OTHER = PciAddress("0000:1b:00.0"), PciAddress("0000:43:00.0")

@@ -34,8 +34,7 @@ from vfioctl.inventory.probe.cpus import read_processor
 from vfioctl.kernel.recorded.host import Recorded
 from vfioctl.kernel.recorded.tree import form
 from vfioctl.placement.model.capacity import HugepagePool
-from vfioctl.placement.model.owner import Owner
-from vfioctl.placement.model.request import ClaimRequest
+from vfioctl.placement.model.claims import ClaimRequest, Owner
 
 GIB = 1 << 30
 BUILD = "domain build vm1 --host hgx8"

@@ -21,8 +21,7 @@ from vfioctl.inventory.model.groups import Group, Iommu, NumaNode
 from vfioctl.inventory.model.processor import Processor
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.model.capacity import Capacity, Core, HugepagePool, Topology
-from vfioctl.placement.model.owner import Owner
-from vfioctl.placement.model.taken import Taken
+from vfioctl.placement.model.claims import Owner, Taken
 from vfioctl.units import CpuSet
 
 ERROR, WARNING = Severity.ERROR, Severity.WARNING

@@ -34,9 +34,8 @@ from vfioctl.errors import BadSpec, NoCapacity
 from vfioctl.inventory.model.processor import Processor
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.model.capacity import Capacity
-from vfioctl.placement.model.owner import Owner
+from vfioctl.placement.model.claims import Owner, Taken
 from vfioctl.placement.model.settings import ClaimSettings
-from vfioctl.placement.model.taken import Taken
 from vfioctl.placement.place import place
 from vfioctl.units import CpuSet, parse_cpu_list
 

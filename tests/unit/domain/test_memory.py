@@ -17,8 +17,7 @@ from vfioctl.errors import BadSpec, NoCapacity
 from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.model.capacity import HugepagePool
-from vfioctl.placement.model.owner import Owner
-from vfioctl.placement.model.request import ClaimRequest
+from vfioctl.placement.model.claims import ClaimRequest, Owner
 
 MIB, GIB = 1 << 20, 1 << 30
 CAPACITY = Host.recorded("hgx8").claims.capacity()

@@ -10,9 +10,8 @@ from tests.hosts.servers import Node, asking, gpus_of, server
 from vfioctl.errors import NoCapacity
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.model.capacity import Capacity
-from vfioctl.placement.model.owner import Owner
+from vfioctl.placement.model.claims import Owner, Taken
 from vfioctl.placement.model.placement import Placement
-from vfioctl.placement.model.taken import Taken
 from vfioctl.placement.place import place
 
 CLAIM = ("c-12", Owner("vm/other"))

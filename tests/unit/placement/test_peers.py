@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.hosts.machines import copy, original
-from vfioctl.inventory.probe.inventory import read_inventory
+from tests.probing import read_inventory
 from vfioctl.kernel.protocol import Unanswered
 from vfioctl.kernel.recorded.host import Recorded
+from vfioctl.placement.model.claims import Taken
 from vfioctl.placement.model.settings import ClaimSettings
-from vfioctl.placement.model.taken import Taken
 from vfioctl.placement.probe.capacity import peers_in, read_capacity
 
 A, B, C, SWITCH = "0000:1b:00.0", "0000:43:00.0", "0000:52:00.0", "0000:07:00.0"

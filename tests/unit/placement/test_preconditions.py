@@ -15,10 +15,9 @@ from vfioctl.errors import BadSpec, NoCapacity, UnknownDevice
 from vfioctl.inventory.model.groups import Iommu
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.model.capacity import Capacity
-from vfioctl.placement.model.owner import Owner
+from vfioctl.placement.model.claims import Owner, Taken
 from vfioctl.placement.model.placement import NewVgpus
 from vfioctl.placement.model.settings import ClaimSettings
-from vfioctl.placement.model.taken import Taken
 from vfioctl.placement.place import place, place_near, refused
 from vfioctl.units import Uuid
 

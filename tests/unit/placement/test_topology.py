@@ -13,16 +13,16 @@ import pytest
 
 from tests import captures
 from tests.hosts.machines import HOSTS, copy, original
+from tests.probing import read_inventory
 from tests.users import as_root
 from vfioctl.host import Host
 from vfioctl.inventory.model.groups import NumaNode
 from vfioctl.inventory.probe.cpus import read_nodes
-from vfioctl.inventory.probe.inventory import read_inventory
 from vfioctl.kernel.recorded.host import Recorded, read_tree
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.placement.model.capacity import Capacity, HugepagePool, Topology
+from vfioctl.placement.model.claims import Taken
 from vfioctl.placement.model.settings import ClaimSettings
-from vfioctl.placement.model.taken import Taken
 from vfioctl.placement.probe.capacity import read_capacity, read_hugepages, read_pinned
 from vfioctl.placement.probe.topology import CPUS, read_topology
 from vfioctl.units import CpuSet

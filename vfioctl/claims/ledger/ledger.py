@@ -16,8 +16,7 @@ from vfioctl.claims.model.claim import Claim, ClaimState, Event, Undo
 from vfioctl.core.frozen import value_class
 from vfioctl.core.reservations import Reservation
 from vfioctl.errors import BadSpec, ClaimConflict
-from vfioctl.placement.model.owner import Owner
-from vfioctl.placement.model.taken import Taken
+from vfioctl.placement.model.claims import Owner, Taken
 
 if TYPE_CHECKING:
     from vfioctl.core.change import Caller

@@ -16,8 +16,7 @@ from vfioctl.claims.model.documents import device_document
 from vfioctl.core.published import texts
 from vfioctl.core.reservations import Reservation
 from vfioctl.errors import RequestError, StoreDamaged
-from vfioctl.placement.model.owner import Owner
-from vfioctl.placement.model.taken import Hugepages, Taken
+from vfioctl.placement.model.claims import Hugepages, Owner, Taken
 from vfioctl.units import Uuid, format_cpu_list, parse_cpu_list
 from vfioctl.untrusted_text import parse_json
 

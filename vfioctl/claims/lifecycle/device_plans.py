@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from vfioctl.claims.model.claim import LABEL, Claim, ClaimedDevice, Undo
 from vfioctl.errors import ClaimConflict
 from vfioctl.inventory.api import InventoryApi
+from vfioctl.inventory.model.preconditions import refuse_untyped
 from vfioctl.inventory.model.scope import scope_of
-from vfioctl.inventory.model.untyped_vfs import refuse_untyped
 from vfioctl.inventory.model.values import PciAddress
 
 if TYPE_CHECKING:

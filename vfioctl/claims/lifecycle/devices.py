@@ -20,7 +20,7 @@ from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.scope import scope_of
 from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.api import exceeded, place
-from vfioctl.placement.model.owner import Owner
+from vfioctl.placement.model.claims import Owner
 from vfioctl.placement.model.placement import Placement
 from vfioctl.units import UUID, Uuid
 from vfioctl.vgpu.model.kinds import MDEV, VGPU_TYPE, place_and_type
@@ -28,8 +28,7 @@ from vfioctl.vgpu.model.kinds import MDEV, VGPU_TYPE, place_and_type
 if TYPE_CHECKING:
     from vfioctl.core.change import Plan
     from vfioctl.placement.model.capacity import Capacity
-    from vfioctl.placement.model.request import ClaimRequest
-    from vfioctl.placement.model.taken import Taken
+    from vfioctl.placement.model.claims import ClaimRequest, Taken
     from vfioctl.session import Session
 
 

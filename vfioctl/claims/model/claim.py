@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.core.frozen import value_class
 from vfioctl.inventory.model.values import PciAddress, Subject, is_gpu_class
-from vfioctl.placement.model.owner import Owner
-from vfioctl.placement.model.taken import Hugepages
+from vfioctl.placement.model.claims import Hugepages, Owner
 from vfioctl.units import Uuid
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from vfioctl.claims.model.claim import LABEL, Claim, ClaimState
 from vfioctl.claims.model.difference import DifferenceKind, LostVgpu, Seen, SeenFunction, Use
 from vfioctl.claims.reconcile.staleness import is_settled, stale_claims
 from vfioctl.errors import BadSpec, VfioctlError
-from vfioctl.placement.model.owner import Owner
+from vfioctl.placement.model.claims import Owner
 
 if TYPE_CHECKING:
     from vfioctl.claims.ledger.ledger import ClaimLedger

@@ -34,8 +34,8 @@ from vfioctl.domain.probe.images import refuse_shared_images
 from vfioctl.domain.probe.memory import read_all_memory, read_free_memory
 from vfioctl.errors import BadSpec, NoCapacity
 from vfioctl.inventory.api import InventoryApi
+from vfioctl.inventory.model.preconditions import refuse_untyped
 from vfioctl.inventory.model.scope import scope_of
-from vfioctl.inventory.model.untyped_vfs import refuse_untyped
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.units import Uuid, parse_size
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.domain.document.values import cpuset, is_on, scaled
-from vfioctl.placement.model.taken import Hugepages
+from vfioctl.placement.model.claims import Hugepages
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

@@ -10,10 +10,10 @@ from vfioctl.domain.document.memory import hugepages_by_node
 from vfioctl.domain.document.reader import read_domain
 from vfioctl.domain.model.owner import owner_of
 from vfioctl.inventory.model.values import Subject
-from vfioctl.placement.model.taken import Hugepages
+from vfioctl.placement.model.claims import Hugepages
 
 if TYPE_CHECKING:
-    from vfioctl.placement.model.owner import Owner
+    from vfioctl.placement.model.claims import Owner
 
 
 @dataclass(frozen=True)

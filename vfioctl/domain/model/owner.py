@@ -6,7 +6,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from vfioctl.errors import BadSpec, ClaimConflict
-from vfioctl.placement.model.owner import Owner
+from vfioctl.placement.model.claims import Owner
 
 if TYPE_CHECKING:
     from vfioctl.claims.model.claim import Claim

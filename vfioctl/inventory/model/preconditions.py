@@ -1,4 +1,7 @@
-"""Preconditions of taking a device: it has no holders, and is neither wedged nor dead. May not do input or output."""
+"""Preconditions of taking a device: it has no holders, is neither wedged nor dead, and of use to a guest.
+
+May not do input or output.
+"""
 
 from __future__ import annotations
 
@@ -116,3 +119,21 @@ def refuse_unread(address: PciAddress, inventory: Inventory) -> None:
     """Raise HostError, with the reason, for a function that is there and could not be read."""
     if why := inventory.unread.get(address):
         raise HostError(f"{address} is there, and is not read: {why}", hint="try again when the host is less busy")
+
+
+def why_no_vgpu(function: Function) -> str:
+    """Return in words that a function is such a VF; empty if it is none."""
+    return f"{function.address} is no vGPU: NVIDIA's driver has it, without a type" if function.lacks_vgpu else ""
+
+
+def command_for(function: Function) -> str:
+    """Return the command that gives such a VF a type."""
+    return f"vfioctl vgpu create TYPE --parent {function.address}"
+
+
+def refuse_untyped(functions: Iterable[Function]) -> None:
+    """Raise HostError for the first of these functions that is such a VF."""
+    for function in functions:
+        if why := why_no_vgpu(function):
+            hint = "a guest could not use it: on VFIO, a VF of NVIDIA's is no GPU"
+            raise HostError(why, hint=hint, next_command=command_for(function))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from vfioctl.core.frozen import value_class
 from vfioctl.inventory.model.functions import Inventory
 from vfioctl.inventory.model.values import PciAddress
+from vfioctl.placement.model.claims import Taken
 from vfioctl.placement.model.settings import ClaimSettings
-from vfioctl.placement.model.taken import Taken
 from vfioctl.units import Uuid
 
 if TYPE_CHECKING:

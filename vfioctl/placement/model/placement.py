@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from vfioctl.core.frozen import value_class
 from vfioctl.inventory.model.values import PciAddress, Subject
-from vfioctl.placement.model.taken import Hugepages
+from vfioctl.placement.model.claims import Hugepages
 from vfioctl.units import format_cpu_list
 
 WARNING = "warning: "

@@ -1,17 +1,20 @@
-"""The table `[claims]` of the configuration. May not do input or output."""
+"""The table `[claims]` of the configuration, and what of it a host does not have. May not do input or output."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import field
 from enum import StrEnum
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from vfioctl.core.frozen import record_class
 from vfioctl.core.limits import FORBID, Checked, Strict, Whole
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.units import CpuSet
+from vfioctl.units import CpuSet, format_cpu_list
+
+if TYPE_CHECKING:
+    from vfioctl.inventory.model.functions import Inventory
 
 
 class Mode(StrEnum):
@@ -40,7 +43,7 @@ def _selector(text: str) -> str:
 def _quota(text: str) -> str:
     """Return the name of a quota: an owner, or a label; a `*` at its end stands for the rest. Raises ValueError."""
     from vfioctl.errors import BadSpec
-    from vfioctl.placement.model.owner import Owner
+    from vfioctl.placement.model.claims import Owner
 
     label, equals, _ = text.partition("=")
     if (equals and label) or text.endswith("*"):
@@ -82,3 +85,23 @@ class ClaimSettings:
     """The partitions of the fabric manager; a claim has one of them, whole."""
     renew_cdi: Annotated[bool, Strict()] = False
     """Write vfioctl's CDI files again whenever a claim is made or released."""
+
+
+Missing = tuple[tuple[str | int, ...], str]
+"""The keys of a setting, and what the host lacks."""
+
+
+def missing_in(settings: ClaimSettings, inventory: Inventory, online: Collection[int]) -> Iterator[Missing]:
+    """Yield each device, and each list of CPUs, that the host does not have. `online`: its CPUs; none if unknown."""
+    known = {*inventory.by_address, *inventory.unread, *(f"{f.vendor_id}:{f.device_id}" for f in inventory.functions)}
+    devices: list[tuple[tuple[str | int, ...], str]] = [(("reserved", n), d) for n, d in enumerate(settings.reserved)]
+    devices += [(("modes", device), device) for device in settings.modes]
+    for number, partition in enumerate(settings.partitions):
+        devices += [(("partitions", number, index), device) for index, device in enumerate(partition)]
+    yield from (
+        (keys, f"is {device}, which this host does not have") for keys, device in devices if device not in known
+    )
+    lists = {"reserved_cpus": settings.reserved_cpus, "housekeeping_cpus": settings.housekeeping_cpus or ()}
+    for key, cpus in lists.items():
+        if online and (absent := [cpu for cpu in cpus if cpu not in online]):
+            yield (key,), f"has CPUs {format_cpu_list(absent)}, which this host does not have online"

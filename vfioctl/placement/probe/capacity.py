@@ -11,8 +11,8 @@ from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.lenient import names_in, number_in, text_of
 from vfioctl.kernel.protocol import FileReader, NvmlAnswer, Reader, Unanswered
 from vfioctl.placement.model.capacity import Capacity, HugepagePool
+from vfioctl.placement.model.claims import Taken
 from vfioctl.placement.model.settings import ClaimSettings
-from vfioctl.placement.model.taken import Taken
 from vfioctl.placement.probe.topology import read_topology
 from vfioctl.units import parse_cpu_list
 

@@ -11,7 +11,7 @@ from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.xml import MARK
 from vfioctl.inventory.model.processor import Processor
 from vfioctl.placement.model.capacity import Capacity
-from vfioctl.placement.model.owner import Owner
+from vfioctl.placement.model.claims import Owner
 
 _X86_PAGE = 2 << 20
 

@@ -12,9 +12,9 @@ from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import address_of, cpuset, scaled, shown, text_in
 from vfioctl.errors import BadAddress, some_of
 from vfioctl.inventory.model.functions import MANAGED_DMA_DRIVERS, Function
-from vfioctl.inventory.model.untyped_vfs import command_for, why_no_vgpu
+from vfioctl.inventory.model.preconditions import command_for, why_no_vgpu
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.placement.model.owner import Owner
+from vfioctl.placement.model.claims import Owner
 from vfioctl.units import exact_size
 
 

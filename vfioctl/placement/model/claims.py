@@ -1,20 +1,25 @@
-"""What a claim asks for. May not do input or output, nor import pydantic, which slows the command that claims."""
+"""Claims: their owners, what they ask for, and what live ones take of a host.
+
+May not do input or output, nor import pydantic, which slows the command that claims.
+"""
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple, Self
 
-from vfioctl.core.frozen import record_class
+from vfioctl.core.frozen import record_class, value_class
 from vfioctl.core.limits import FORBID
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.model.values import Subject
-from vfioctl.placement.model.owner import Owner
-from vfioctl.placement.model.taken import Hugepages
 from vfioctl.units import exact_size
 
+_FORMS = {"vm": 1, "pod": 3, "user": 1}
+"""The number of names that follow each kind."""
+_LONGEST_NAME = 253  # of a Kubernetes object's name; libvirt and Linux allow less, or nothing that we refuse
+_NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@:+-]*", re.ASCII)
 MOST_GPUS, MOST_CPUS, MOST_BYTES, MOST_SECONDS = 1024, 8192, 1 << 50, 10 * 365 * 24 * 3600
 _LONGEST, _LONGEST_LABEL = 255, 253
 _RANGES = (
@@ -24,6 +29,57 @@ _RANGES = (
     ("cpus", 0, MOST_CPUS),
     ("hugepages", 0, MOST_BYTES),
 )
+
+
+class Owner(str):
+    """The owner of a claim: ``vm/NAME``, ``pod/NAMESPACE/NAME/CONTAINER`` or ``user/NAME``. Raises BadSpec."""
+
+    __slots__ = ()
+
+    def __new__(cls, text: str) -> Self:
+        kind, *names = text.split("/")
+        if _FORMS.get(kind) != len(names) or not all(len(n) <= _LONGEST_NAME and _NAME.fullmatch(n) for n in names):
+            raise BadSpec(
+                f"not an owner: {text[:60]!r}", hint="write it as vm/NAME, pod/NAMESPACE/NAME/CONTAINER or user/NAME"
+            )
+        return super().__new__(cls, text)
+
+    @property
+    def kind(self) -> str:
+        """``vm``, ``pod`` or ``user``."""
+        return self.partition("/")[0]
+
+    @property
+    def name(self) -> str:
+        """What follows the kind."""
+        return self.partition("/")[2]
+
+
+class Hugepages(NamedTuple):
+    """Hugepages of one size (bytes) on one NUMA node."""
+
+    node: int
+    size: int
+    pages: int
+
+
+@value_class
+class Taken:
+    """What claims take: their devices, CPUs and hugepages. Each device and CPU with the claim's id and owner."""
+
+    whole: Mapping[str, tuple[str, Owner]] = field(default_factory=dict)
+    """Functions and mediated devices, by address or UUID, that a claim has for itself."""
+    shared: Mapping[str, tuple[tuple[str, Owner], ...]] = field(default_factory=dict)
+    """Functions of which claims have parts: the PF of a claimed VF, the parent of a claimed mediated device."""
+    cpus: Mapping[int, tuple[str, Owner]] = field(default_factory=dict)
+    hugepages: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    """Pages by node and size in bytes."""
+    owners: Mapping[Owner, int] = field(default_factory=dict)
+    """The number of GPUs that each owner has, for quotas."""
+    labels: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """The number of GPUs that claims with each label have."""
+    releases: Mapping[str, str] = field(default_factory=dict)
+    """The command that ends each claim, by its id."""
 
 
 @record_class
@@ -85,4 +141,6 @@ class ClaimRequest:
 
     def canonical(self) -> str:
         """Return JSON with sorted keys and no spaces: equal requests give equal text."""
+        import json
+
         return json.dumps({**asdict(self), "labels": dict(self.labels)}, sort_keys=True, separators=(",", ":"))
