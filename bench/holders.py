@@ -21,10 +21,10 @@ from pathlib import Path
 from bench import measure, stage
 from bench.crowd import crowd
 from bench.figures import Figure, keep, show, status
+from tests.probing import read_inventory
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.holders import HolderKind, Holders
 from vfioctl.inventory.probe.holders import read_holders
-from vfioctl.inventory.probe.inventory import read_inventory
 from vfioctl.kernel.live.host import Live
 
 NODE = "/dev/full"

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.probing import read_inventory
 from vfioctl.errors import KernelRefused
-from vfioctl.inventory.probe.inventory import read_inventory
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.protocol import DRIVERS_PROBE, PCI_DEVICES, PCI_DRIVERS, Kernel
 from vfioctl.kernel.recorded.host import read_tree

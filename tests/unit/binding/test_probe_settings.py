@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 
 from tests.hosts.machines import DAEMON, DCGM, DESKTOP, REGISTRY, SCREEN, TRAINING, copy, in_use, original
+from tests.probing import read_inventory
 from vfioctl.binding.probe.settings import idle_devices_sleep, read_settings
 from vfioctl.core.change import Change
 from vfioctl.core.reading import read_changes
 from vfioctl.errors import DeviceInUse
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.inventory.probe.inventory import read_inventory
 from vfioctl.kernel.simulated.host import Simulated
 
 CONSOLE = "/sys/class/vtconsole/vtcon1/bind"

@@ -22,6 +22,7 @@ from tests.conftest import marks_of
 from tests.hosts.machines import REGISTRY, copy, differing, effect, effects_of, function, machine, original, unhurried
 from tests.hosts.machines import state as state_of
 from tests.hosts.option_rom import BLOCK, EFI, NVIDIA, OPEN_FIRMWARE, X86, image, option_rom
+from tests.probing import read_inventory
 from tests.unit.conftest import Golden, Run
 from vfioctl.app import main
 from vfioctl.binding.model.intents import RomIntent
@@ -33,7 +34,6 @@ from vfioctl.errors import BadSpec, DeviceInUse, KernelRefused, NotPermitted, St
 from vfioctl.host import Host
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.inventory.probe.inventory import read_inventory
 from vfioctl.kernel.protocol import PCI_DEVICES
 from vfioctl.kernel.recorded.host import Recorded
 from vfioctl.kernel.recorded.tree import Tree

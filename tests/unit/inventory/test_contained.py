@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from tests.hosts.machines import copy, original
+from tests.probing import read_inventory
 from tests.unit.conftest import Run
 from vfioctl.errors import BadDocument
 from vfioctl.host import Host
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.probe import inventory, scan
-from vfioctl.inventory.probe.inventory import function_of, read_inventory
+from vfioctl.inventory.probe.inventory import function_of
 from vfioctl.inventory.probe.pci import read_everything
 from vfioctl.kernel.host_paths import DEFINITIONS
 from vfioctl.kernel.protocol import Reader

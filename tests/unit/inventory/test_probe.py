@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from tests.hosts.machines import NAMES, copy, function, inventory_of, original, unhurried
+from tests.probing import read_inventory
 from tests.unit.conftest import Run
 from vfioctl.binding.model.intents import BindIntent
 from vfioctl.binding.plan.bind import plan_bind
@@ -25,7 +26,7 @@ from vfioctl.inventory.model.functions import Bar, Function, Inventory, Link, Nv
 from vfioctl.inventory.model.numa_affinity import home_of
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.probe.facts import read_facts
-from vfioctl.inventory.probe.inventory import read_inventory, read_some
+from vfioctl.inventory.probe.inventory import read_some
 from vfioctl.kernel.protocol import EVERY_LINK, IOMMU_GROUPS, PCI_DEVICES, Directory, Prefixes, Unanswered
 from vfioctl.kernel.recorded.host import Recorded
 from vfioctl.kernel.recorded.tree import Node, Tree

@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hosts.machines import HOSTS, NAMES, copy, original, unhurried, written
+from tests.probing import read_inventory
 from vfioctl.console.documents import document_text
 from vfioctl.errors import KernelRefused
 from vfioctl.host import Host
 from vfioctl.inventory.model.document import document_of
-from vfioctl.inventory.probe.inventory import read_inventory
 from vfioctl.kernel.captured.host import Captured
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.protocol import (

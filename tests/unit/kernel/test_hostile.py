@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hosts.machines import HOSTS, REGISTRY, copy, original, unhurried
+from tests.probing import read_inventory
 from vfioctl.binding.model.intents import BindIntent, UnbindIntent
 from vfioctl.binding.plan.bind import plan_bind, plan_unbind
 from vfioctl.console.documents import document_text
@@ -19,7 +20,6 @@ from vfioctl.core.change import VERSION
 from vfioctl.errors import BadDocument, VfioctlError
 from vfioctl.host import Host
 from vfioctl.inventory.model.document import document_of
-from vfioctl.inventory.probe.inventory import read_inventory
 from vfioctl.kernel.protocol import PCI_DEVICES
 from vfioctl.kernel.recorded import host as recorded
 from vfioctl.kernel.recorded.capture import capture

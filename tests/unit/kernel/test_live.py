@@ -22,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hosts.machines import HOSTS, NAMES, copy, original, unhurried, written
+from tests.probing import read_inventory
 from vfioctl import environment
 from vfioctl.console.documents import document_text
 from vfioctl.errors import BadDocument, Busy, HostError, KernelRefused, NotPermitted, Stuck, VfioctlError
@@ -29,7 +30,6 @@ from vfioctl.host import Host
 from vfioctl.inventory.model.document import document_of
 from vfioctl.inventory.model.functions import Inventory
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.inventory.probe.inventory import read_inventory
 from vfioctl.kernel import files
 from vfioctl.kernel.captured import host as captured_host
 from vfioctl.kernel.captured.host import Captured

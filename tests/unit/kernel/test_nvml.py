@@ -12,8 +12,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from tests.hosts.machines import copy, original
+from tests.probing import read_inventory
 from vfioctl.inventory.model.functions import Inventory, Nvml
-from vfioctl.inventory.probe.inventory import read_inventory
 from vfioctl.kernel.live import host as live
 from vfioctl.kernel.live import nvml
 from vfioctl.kernel.live.host import Live

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from functools import lru_cache
 
-from vfioctl.core.marks import Mark, MarkKind
+from vfioctl.core.marks import Mark
 from vfioctl.core.reservations import Reservation, whole_devices
 from vfioctl.errors import BadAddress, KernelRefused
 from vfioctl.inventory.model.functions import Bar, Function, Inventory, Link, Nvml, ProbeWarning, card_members
@@ -22,18 +22,8 @@ from vfioctl.kernel.lenient import failure_of, names_in
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, PCI_DRIVERS, NvmlAnswer, Reader, Unanswered
 from vfioctl.units import Uuid
 
-Marks = Mapping[str, Mark]
-NO_MARKS: Marks = {}
 _MODES = {"0": False, "1": True}
 _NO_FACTS = "no facts from the NVIDIA driver"
-
-
-def read_inventory(kernel: Reader, marks: Marks = NO_MARKS) -> Inventory:
-    """Return the host's devices as they are now. `warnings` and each function's `unknown` list unreadable facts.
-
-    Only attributes that cannot block are read from functions marked as wedged.
-    """
-    return assemble(kernel, Scan(kernel, suspects=wedged(marks)), marks)
 
 
 def read_some(
@@ -69,16 +59,8 @@ def _virtual_functions(kernel: Reader, address: str) -> Iterator[str]:
     yield from (name for target in links.values() if PCI_ADDRESS.fullmatch(name := target.rpartition("/")[2]))
 
 
-def wedged(marks: Marks) -> frozenset[PciAddress]:
-    """Return the functions marked as wedged, whose attributes may block."""
-    addresses = (address for address, mark in marks.items() if mark.kind == MarkKind.WEDGED)
-    return frozenset(PciAddress(address) for address in addresses if PCI_ADDRESS.fullmatch(address))
-
-
-def assemble(
-    kernel: Reader, scan: Scan, marks: Marks = NO_MARKS, reservations: tuple[Reservation, ...] = ()
-) -> Inventory:
-    """Return the inventory of a scan that was started already."""
+def assemble(kernel: Reader, scan: Scan, marks: Mapping[str, Mark], reservations: tuple[Reservation, ...]) -> Inventory:
+    """Return the inventory of a scan. `warnings` and each function's `unknown` list unreadable facts."""
     facts = scan.results()
     whole = whole_devices(reservations)
     for function in facts:
