@@ -5,15 +5,16 @@ They are on as few NUMA nodes as possible, near each other, and close together b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, islice
 
 from vfioctl.core.frozen import value_class
 from vfioctl.inventory.model.functions import Function
+from vfioctl.inventory.model.scope import in_order
 from vfioctl.inventory.model.values import PciAddress, Subject
-from vfioctl.placement.choosing.node_resources import UNKNOWN_NODE, Distances, NodeResources, node_of
+from vfioctl.placement.choosing.node_resources import UNKNOWN_NODE, NodeResources, node_of
 from vfioctl.placement.choosing.tree import Best, Kind, Meeting, Nodes, cost_of, divided, meetings
 from vfioctl.placement.model.capacity import Capacity
 from vfioctl.placement.model.claims import ClaimRequest
@@ -48,101 +49,6 @@ class Score:
 
 
 Trees = Mapping[int, Meeting]
-
-
-def score_of(gpus: frozenset[PciAddress], trees: Trees, distances: Distances, named: Nodes, *, lost: int = 0) -> Score:
-    """Return the score of any choice, from its definition."""
-    used = [node for node, tree in trees.items() if node in named.values() or not gpus.isdisjoint(tree.gpus)]
-    cost, nodes = cost_of(_together(trees, used, named), gpus), {*used, *named.values()} - {UNKNOWN_NODE}
-    unknown = len(gpus.intersection(trees[UNKNOWN_NODE].gpus)) if UNKNOWN_NODE in trees else 0
-    far = distances.among(sorted(nodes))
-    return Score(unknown, len(nodes), far, cost.near, cost.distance, cost.unlinked, lost, cost.stranded)
-
-
-def _together(trees: Trees, nodes: Sequence[int], named: Nodes) -> Meeting:
-    return Meeting(Kind.NODE, "", _BETWEEN_NODES, (), tuple(trees[node] for node in nodes), named=tuple(named))
-
-
-def choose_gpus(
-    trees: Trees,
-    number: int,
-    fit: Callable[[Sequence[int]], bool],
-    distances: Distances,
-    named: Nodes,
-    *,
-    one_node: bool = False,
-) -> tuple[PciAddress, ...] | None:
-    """Return the choice with the best score; None if there is none. `fit`: whether nodes have what else is asked for.
-
-    `named`: the functions that the request names beside them. `one_node`: whether all must be on one node. GPUs whose
-    node is not known are chosen only where others do not do.
-    """
-    known = {node: tree for node, tree in trees.items() if node != UNKNOWN_NODE}
-    if chosen := _on_nodes(known, number, fit, distances, named, one_node=one_node):
-        return chosen
-    elsewhere = trees.get(UNKNOWN_NODE)
-    for unknown in range(1, min(number, len(elsewhere.gpus)) + 1) if elsewhere else ():
-
-        def fit_beside(nodes: Sequence[int]) -> bool:
-            return fit((UNKNOWN_NODE, *nodes))
-
-        beside = _on_nodes(known, number - unknown, fit_beside, distances, named, one_node=one_node)
-        if elsewhere and beside is not None:
-            elsewhere.best(unknown)
-            return tuple(sorted((*beside, *elsewhere.chosen(unknown)), key=lambda gpu: gpu.order))
-    return None
-
-
-def _on_nodes(
-    trees: Trees,
-    number: int,
-    fit: Callable[[Sequence[int]], bool],
-    distances: Distances,
-    named: Nodes,
-    *,
-    one_node: bool,
-) -> tuple[PciAddress, ...] | None:
-    elsewhere = {*named.values()} - {UNKNOWN_NODE, *trees}
-    beside = tuple(sorted({*named.values()}.intersection(trees)))
-    if not number:
-        return () if fit((*beside, *elsewhere)) else None
-    order = sorted({*trees}.difference(beside), key=lambda node: (-len(trees[node].gpus), node))
-    for size in range(1 + (1 - min(1, len(beside)) if one_node else min(number, len(order)))):
-        sets = [
-            tuple(sorted((*beside, *nodes)))
-            for nodes in islice(combinations(order, size), _MOST_SETS)
-            if sum(len(trees[node].gpus) for node in (*beside, *nodes)) >= number
-            if fit((*beside, *nodes, *elsewhere))
-        ]
-        if sets:
-            far = [distances.among((*nodes, *elsewhere)) for nodes in sets]
-            nearest = [nodes for nodes, distance in zip(sets, far, strict=True) if distance == min(far)]
-            return _best(nearest, trees, number, named)
-    return None
-
-
-def _best(sets: Sequence[tuple[int, ...]], trees: Trees, number: int, named: Nodes) -> tuple[PciAddress, ...]:
-    """Return the best choice on one of the sets; each node gives at least one GPU, unless a named function is there."""
-    place = _together(trees, (), named)
-    parts = {node: trees[node].costs(number, place) for node in {node for nodes in sets for node in nodes}}
-    alike: dict[tuple[int, ...], int] = {}
-    kinds = {node: alike.setdefault(tuple(costs), len(alike)) for node, costs in parts.items()}
-    known: dict[tuple[int, ...], int] = {}  # sets of nodes that are alike have the same costs
-
-    def cost(nodes: tuple[int, ...]) -> int:
-        key = tuple(sorted(kinds[node] for node in nodes))
-        if key not in known:
-            known[key] = division(nodes).costs[number]
-        return known[key]
-
-    def division(nodes: tuple[int, ...]) -> Best:
-        least = [int(node not in named.values()) for node in nodes]
-        return divided([parts[node] for node in nodes], number, _together(trees, nodes, named), least)
-
-    nodes = min(sets, key=lambda nodes: (cost(nodes), nodes))
-    split = division(nodes).splits[number]
-    gpus = (gpu for node, part in zip(nodes, split, strict=True) for gpu in trees[node].chosen(part))
-    return tuple(sorted(gpus, key=lambda gpu: gpu.order))
 
 
 @value_class
@@ -213,11 +119,18 @@ class Pool:
         return dict(sorted(used_nodes.items()))
 
     def score(self, gpus: Sequence[PciAddress]) -> Score:
-        """Return the score of a choice that `allows`."""
-        whole = frozenset(gpus)
+        """Return the score of a choice that `allows`, from its definition."""
+        whole, named = frozenset(gpus), self.named.values()
         trees = self.in_fabric if whole & self.fabric else self.single
         lost = sum(not whole.isdisjoint(partition) and whole != frozenset(partition) for partition in self.partitions)
-        return score_of(whole, trees, self.node_resources.distances, self.named, lost=lost)
+        used = [node for node, tree in trees.items() if node in named or not whole.isdisjoint(tree.gpus)]
+        nodes, unknown = {*used, *named} - {UNKNOWN_NODE}, sum(self.nodes[gpu] == UNKNOWN_NODE for gpu in gpus)
+        far, cost = self.node_resources.distances.among(sorted(nodes)), cost_of(self._together(trees, used), whole)
+        return Score(unknown, len(nodes), far, cost.near, cost.distance, cost.unlinked, lost, cost.stranded)
+
+    def _together(self, trees: Trees, nodes: Sequence[int]) -> Meeting:
+        below = tuple(trees[node] for node in nodes)
+        return Meeting(Kind.NODE, "", _BETWEEN_NODES, (), below, named=tuple(self.named))
 
     def allows(self, gpus: Sequence[PciAddress]) -> bool:
         """Return whether a choice is possible: its nodes, its CPUs and hugepages, and partitions are whole."""
@@ -230,21 +143,66 @@ class Pool:
 
     def choice(self) -> tuple[PciAddress, ...] | None:
         """Return the GPUs with the best score; None if there is no choice."""
-        number, one_node = self.request.gpus, self.request.numa == "same"
-        options = [
-            tuple(sorted(partition, key=lambda gpu: gpu.order))
-            for partition in self.partitions
-            if len(partition) == number
-        ]
+        options = [in_order(partition) for partition in self.partitions if len(partition) == self.request.gpus]
         choices = [gpus for gpus in options if self.allows(gpus)]
-        single = choose_gpus(
-            self.single,
-            number,
-            self.node_resources.fit,
-            self.node_resources.distances,
-            self.named,
-            one_node=one_node,
-        )
+        single = self._single_choice()
         if single is not None:
             choices.append(single)
         return min(choices, key=lambda gpus: (self.score(gpus), [gpu.order for gpu in gpus]), default=None)
+
+    def _single_choice(self) -> tuple[PciAddress, ...] | None:
+        """Return the best choice of GPUs outside partitions: of unknown nodes only where others do not do."""
+        number, elsewhere = self.request.gpus, self.single.get(UNKNOWN_NODE)
+        if chosen := self._on_nodes(number):
+            return chosen
+        for unknown in range(1, min(number, len(elsewhere.gpus)) + 1) if elsewhere else ():
+            beside = self._on_nodes(number - unknown, UNKNOWN_NODE)
+            if elsewhere and beside is not None:
+                elsewhere.best(unknown)
+                return in_order((*beside, *elsewhere.chosen(unknown)))
+        return None
+
+    def _on_nodes(self, number: int, *others: int) -> tuple[PciAddress, ...] | None:
+        """Return the best choice on known nodes, which with `others` must have what else is asked for."""
+        trees = {node: tree for node, tree in self.single.items() if node != UNKNOWN_NODE}
+        named, resources = {*self.named.values()}, self.node_resources
+        elsewhere = named - {UNKNOWN_NODE, *trees}
+        beside = tuple(sorted(named.intersection(trees)))
+        if not number:
+            return () if resources.fit((*others, *beside, *elsewhere)) else None
+        order = sorted({*trees}.difference(beside), key=lambda node: (-len(trees[node].gpus), node))
+        most = int(not beside) if self.request.numa == "same" else min(number, len(order))
+        for size in range(most + 1):
+            sets = [
+                tuple(sorted((*beside, *nodes)))
+                for nodes in islice(combinations(order, size), _MOST_SETS)
+                if sum(len(trees[node].gpus) for node in (*beside, *nodes)) >= number
+                if resources.fit((*others, *beside, *nodes, *elsewhere))
+            ]
+            if sets:
+                far = [resources.distances.among((*nodes, *elsewhere)) for nodes in sets]
+                nearest = [nodes for nodes, distance in zip(sets, far, strict=True) if distance == min(far)]
+                return self._best(nearest, number)
+        return None
+
+    def _best(self, sets: Sequence[tuple[int, ...]], number: int) -> tuple[PciAddress, ...]:
+        """Return the best choice on one of the sets. Each node gives a GPU at least, unless it has a named function."""
+        trees, place = self.single, self._together(self.single, ())
+        parts = {node: trees[node].costs(number, place) for node in {node for nodes in sets for node in nodes}}
+        alike: dict[tuple[int, ...], int] = {}
+        kinds = {node: alike.setdefault(tuple(costs), len(alike)) for node, costs in parts.items()}
+        known: dict[tuple[int, ...], int] = {}  # sets of nodes that are alike have the same costs
+
+        def cost(nodes: tuple[int, ...]) -> int:
+            key = tuple(sorted(kinds[node] for node in nodes))
+            if key not in known:
+                known[key] = division(nodes).costs[number]
+            return known[key]
+
+        def division(nodes: tuple[int, ...]) -> Best:
+            least = [int(node not in self.named.values()) for node in nodes]
+            return divided([parts[node] for node in nodes], number, self._together(trees, nodes), least)
+
+        nodes = min(sets, key=lambda nodes: (cost(nodes), nodes))
+        split = division(nodes).splits[number]
+        return in_order(gpu for node, part in zip(nodes, split, strict=True) for gpu in trees[node].chosen(part))

@@ -14,6 +14,7 @@ from functools import cached_property
 
 from vfioctl.core.frozen import value_class
 from vfioctl.inventory.model.functions import Inventory
+from vfioctl.inventory.model.numa_affinity import above
 from vfioctl.inventory.model.values import PciAddress
 
 _NEAR, _DISTANCE, _LINKED = 1 << 72, 1 << 44, 1 << 22
@@ -158,11 +159,7 @@ def meetings(inventory: Inventory, gpus: Nodes, peers: Peers, named: Nodes) -> M
 
 def path_of(inventory: Inventory, address: PciAddress) -> Path:
     """Return what is above a function, the host bridge first, which is named by its domain and bus."""
-    ports: list[PciAddress] = []
-    above = inventory.by_address[address].upstream
-    while above is not None and above in inventory.by_address and above not in ports:
-        ports.append(above)
-        above = inventory.by_address[above].upstream
+    ports = [bridge.address for bridge in above(inventory.by_address[address], inventory)]
     top = ports[-1] if ports else address
     return (top.rpartition(":")[0], *reversed(ports))
 

@@ -25,24 +25,15 @@ _MEET = {
     Kind.NODE: "at several PCIe host bridges",
 }
 _NVSWITCH, _NVIDIA = "0680", "10de"
-_AT = {
-    Kind.SWITCH: "behind {}",
-    Kind.PORT: "behind {}",
-    Kind.BRIDGE: "at host bridge {}",
-    Kind.NODE: "elsewhere",
-}
+_AT = {Kind.SWITCH: "behind {}", Kind.PORT: "behind {}", Kind.BRIDGE: "at host bridge {}", Kind.NODE: "elsewhere"}
 """Where a GPU is of which the chosen ones are apart."""
 
 
 # -- the GPUs --------------------------------------------------------------------------------------------
 
 
-def why_these(pool: Pool, chosen: Sequence[PciAddress]) -> tuple[str, ...]:
-    """Return sentences about the GPUs that were chosen."""
-    return tuple(_why_these(pool, chosen))
-
-
-def _why_these(pool: Pool, chosen: Sequence[PciAddress]) -> Iterator[str]:
+def why_these(pool: Pool, chosen: Sequence[PciAddress]) -> Iterator[str]:
+    """Yield sentences about the GPUs that were chosen."""
     nodes = pool.used_nodes(chosen)
     known = [node for node in nodes if node != UNKNOWN_NODE]
     names = ", ".join(map(_node_name, known))
@@ -192,12 +183,8 @@ class _Better:
 # -- CPUs and hugepages ----------------------------------------------------------------------------------
 
 
-def why_nearby(request: ClaimRequest, capacity: Capacity, nearby: NearbyResources) -> tuple[str, ...]:
-    """Return sentences about the CPUs and hugepages."""
-    return tuple(_why_nearby(request, capacity, nearby))
-
-
-def _why_nearby(request: ClaimRequest, capacity: Capacity, nearby: NearbyResources) -> Iterator[str]:
+def why_nearby(request: ClaimRequest, capacity: Capacity, nearby: NearbyResources) -> Iterator[str]:
+    """Yield sentences about the CPUs and hugepages."""
     for node in sorted({core.node for core in nearby.cores}):
         cores = [core for core in nearby.cores if core.node == node]
         cpus = [cpu for core in cores for cpu in core.cpus]
