@@ -100,7 +100,7 @@ def _held(
     held: tuple[Holder, ...] = ()
     if len(mdevs) < len(subjects) or suspects:
         processes = Processes(context.kernel, timeout=timeout)
-        held += read_mdev_holders(context.kernel, suspects, processes).holders if suspects else ()
+        held += read_mdev_holders(context.kernel, suspects, processes, {}).holders if suspects else ()
         if functions := _functions(inventory, subjects):
             held += read_holders(context.kernel, functions, inventory, processes).holders
     context.seen[_SEEN] = held

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Self
+from dataclasses import replace
+from typing import NamedTuple
 
 from vfioctl.errors import KernelRefused
 from vfioctl.inventory.model.functions import Function, Inventory
@@ -12,15 +13,15 @@ from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.inventory.probe.attachments import KernelHolders
 from vfioctl.inventory.probe.nodes import NumbersReader, own_numbers, plain, read_below
 from vfioctl.inventory.probe.owners import device_at
-from vfioctl.inventory.probe.processes import Process, Processes, Running, identities, remedy
+from vfioctl.inventory.probe.processes import Identity, Process, Processes, Running, identities, remedy
 from vfioctl.kernel.host_paths import MDEV_DEVICES
 from vfioctl.kernel.lenient import link_name, names_in, number_in, number_of
 from vfioctl.kernel.protocol import PCI_DEVICES, VFIO_DEVICE, Descendant, Reader, Unanswered
 from vfioctl.units import Uuid
 
-NOT_KNOWN: Mapping[str, int | None] = {}
 _FEW = 4
 _ORDER = list(HolderKind)
+_LookedAt = Iterable[tuple[Function, Sequence[Descendant]]]
 
 
 def read_holders(
@@ -32,7 +33,7 @@ def read_holders(
     kernel_holders = KernelHolders(kernel)
     holders = [holder for function, below in looked_at for holder in kernel_holders.holders(function, below)]
     running = processes.results()
-    holders += _processes(kernel, _DeviceIndex.to_functions(kernel, looked_at), running.processes)
+    holders += _processes(kernel, _index_of_functions(kernel, looked_at), running.processes)
     taken = {holder.address for holder in holders if holder.pid is not None}
     free = [f for f, _ in looked_at if f.serves_guests and f.address not in taken and f.iommu_group is not None]
     holders += _open_groups(kernel, ((f.address, f.iommu_group or 0) for f in free), running.processes)
@@ -43,15 +44,12 @@ def read_holders(
 
 
 def read_mdev_holders(
-    kernel: Reader, mdevs: Sequence[Uuid], processes: Processes, known: Mapping[str, int | None] = NOT_KNOWN
+    kernel: Reader, mdevs: Sequence[Uuid], processes: Processes, known: Mapping[str, int | None]
 ) -> Holders:
-    """Return the holders of mediated devices; devices that do not exist have none.
-
-    `known`: IOMMU groups of devices already removed from their bus.
-    """
-    links = {mdev: number_in(link_name(kernel, f"{MDEV_DEVICES}/{mdev}/iommu_group")) for mdev in mdevs}
+    """Return the holders of mediated devices. `known`: IOMMU groups of devices already removed from their bus."""
+    links = {mdev: _group_of_mdev(kernel, mdev) for mdev in mdevs}
     groups = {mdev: known.get(mdev) if group is None else group for mdev, group in links.items()}
-    index = _DeviceIndex.to_mdevs(kernel, groups)
+    index = _index_of_mdevs(kernel, groups)
     running = processes.results()
     mdev_holders = list(_processes(kernel, index, running.processes))
     taken = {holder.address for holder in mdev_holders}
@@ -75,17 +73,14 @@ def _sorted_holders(asked: Iterable[Subject], found: Iterable[Holder], running: 
     )
 
 
-def perhaps_open(
-    kernel: Reader, mdevs: Sequence[Uuid], known: Mapping[str, int | None] = NOT_KNOWN
-) -> tuple[Uuid, ...]:
-    """Return the mediated devices that a process may have open: a VFIO group can be opened only once.
+def _group_of_mdev(kernel: Reader, mdev: Uuid) -> int | None:
+    return number_in(link_name(kernel, f"{MDEV_DEVICES}/{mdev}/iommu_group"))
 
-    For a few devices, trying to open the groups is faster than scanning all processes.
-    """
-    if len(mdevs) > _FEW:
-        return tuple(mdevs)
-    groups = ((mdev, number_in(link_name(kernel, f"{MDEV_DEVICES}/{mdev}/iommu_group"))) for mdev in mdevs)
-    return tuple(mdev for mdev, group in groups if not is_free(kernel, known.get(mdev) if group is None else group))
+
+def perhaps_open(kernel: Reader, mdevs: Sequence[Uuid]) -> tuple[Uuid, ...]:
+    """Return the mediated devices that a process may have open. Of a few, asking is faster than scanning processes."""
+    few = len(mdevs) <= _FEW
+    return tuple(mdev for mdev in mdevs if not (few and is_free(kernel, _group_of_mdev(kernel, mdev))))
 
 
 def is_free(kernel: Reader, group: int | None) -> bool:
@@ -128,59 +123,50 @@ def _vfs(functions: Iterable[Function], inventory: Inventory, found: Iterable[Ho
 # -- processes -------------------------------------------------------------------------------------------
 
 
-class _DeviceIndex:
-    """An index of functions and mdevs by device number and by their name on a VMM's command line."""
+class _DeviceIndex(NamedTuple):
+    """Functions and mdevs by device number, and by their name on a VMM's command line."""
 
-    def __init__(self) -> None:
-        self._numbers: dict[str, list[Subject]] = {}
-        self._names: dict[str, Subject] = {}
-
-    @classmethod
-    def to_mdevs(cls, kernel: Reader, groups: Mapping[Uuid, int | None]) -> Self:
-        """Return an index of mediated devices, each of which has its own group."""
-        index = cls()
-        for mdev, group in groups.items():
-            index._names[mdev] = mdev
-            cdevs = (f"/dev/vfio/devices/{name}" for name in names_in(kernel, f"{MDEV_DEVICES}/{mdev}/vfio-dev"))
-            for node in (f"/dev/vfio/{group}", *cdevs):
-                if number := number_of(kernel, node):
-                    index._numbers.setdefault(number, []).append(mdev)
-        return index
-
-    @classmethod
-    def to_functions(cls, kernel: Reader, looked_at: Iterable[tuple[Function, Sequence[Descendant]]]) -> Self:
-        """Return an index of functions and the devices below them."""
-        index = cls()
-        index._lead_to(kernel, looked_at)
-        return index
-
-    def _lead_to(self, kernel: Reader, looked_at: Iterable[tuple[Function, Sequence[Descendant]]]) -> None:
-        known = {function.address: (function, below) for function, below in looked_at}
-        for address, (_, below) in known.items():
-            self._names[address] = address
-            self._names |= {d.path.rpartition("/")[2]: address for d in below if d.subsystem == "mdev"}
-        # in workers, which may be abandoned: reading NVIDIA's files in /proc takes its driver's locks
-        plain_data = {str(address): plain(function, below) for address, (function, below) in known.items()}
-        answers = kernel.survey(NumbersReader, plain_data, args=(plain_data,))
-        for text, numbers in answers:
-            own = own_numbers(known[PciAddress(text)][1]) if isinstance(numbers, Unanswered) else numbers
-            for number in own:
-                self._numbers.setdefault(number, []).append(PciAddress(text))
+    numbers: dict[str, list[Subject]]
+    names: dict[str, Subject]
 
     def of(self, process: Process) -> Mapping[tuple[Subject, str], Sequence[str]]:
         """Return how the process holds each function, by function and path; no path for a command line match."""
         devices: dict[tuple[Subject, str], dict[str, None]] = {}
         for node in process.nodes:
-            named = self._names.get(device_at(node.device))
-            for address in [*self._numbers.get(node.number, ()), *([named] if named else [])]:
+            named = self.names.get(device_at(node.device))
+            for address in [*self.numbers.get(node.number, ()), *([named] if named else [])]:
                 devices.setdefault((address, node.path), {})[node.how] = None
-        if not process.unread:
-            return {key: [*hows] for key, hows in devices.items()}  # a command line may name an unplugged device
         open_ones = {address for address, _ in devices}
-        for name in process.given:
-            if (address := self._names.get(name)) and address not in open_ones:
+        for name in process.given if process.unread else ():  # a command line may name an unplugged device
+            if (address := self.names.get(name)) and address not in open_ones:
                 devices[address, ""] = {"command line": None}
         return {key: [*hows] for key, hows in devices.items()}
+
+
+def _index_of_mdevs(kernel: Reader, groups: Mapping[Uuid, int | None]) -> _DeviceIndex:
+    """Return an index of mediated devices, each of which has its own group."""
+    index = _DeviceIndex({}, {mdev: mdev for mdev in groups})
+    for mdev, group in groups.items():
+        cdevs = (f"/dev/vfio/devices/{name}" for name in names_in(kernel, f"{MDEV_DEVICES}/{mdev}/vfio-dev"))
+        for node in (f"/dev/vfio/{group}", *cdevs):
+            if number := number_of(kernel, node):
+                index.numbers.setdefault(number, []).append(mdev)
+    return index
+
+
+def _index_of_functions(kernel: Reader, looked_at: _LookedAt) -> _DeviceIndex:
+    """Return an index of functions and the devices below them."""
+    known = {function.address: (function, below) for function, below in looked_at}
+    index = _DeviceIndex({}, {address: address for address in known})
+    for address, (_, below) in known.items():
+        index.names.update({d.path.rpartition("/")[2]: address for d in below if d.subsystem == "mdev"})
+    # in workers, which may be abandoned: reading NVIDIA's files in /proc takes its driver's locks
+    plain_data = {str(address): plain(function, below) for address, (function, below) in known.items()}
+    for text, numbers in kernel.survey(NumbersReader, plain_data, args=(plain_data,)):
+        own = own_numbers(known[PciAddress(text)][1]) if isinstance(numbers, Unanswered) else numbers
+        for number in own:
+            index.numbers.setdefault(number, []).append(PciAddress(text))
+    return index
 
 
 def _processes(kernel: Reader, index: _DeviceIndex, running: Iterable[Process]) -> Iterator[Holder]:
@@ -188,22 +174,10 @@ def _processes(kernel: Reader, index: _DeviceIndex, running: Iterable[Process]) 
     known = identities(kernel, [process.pid for process in held])
     for process, nodes in held.items():
         who = known[process.pid]
+        kind = HolderKind.GUEST if process.is_vmm or who.belongs.guest else HolderKind.PROCESS
+        guest = who.belongs.guest or (who.guest if process.is_vmm else None)
         for (address, path), hows in nodes.items():
-            yield Holder(
-                address=address,
-                kind=HolderKind.GUEST if process.is_vmm or who.belongs.guest else HolderKind.PROCESS,
-                pid=int(process.pid),
-                name=process.name,
-                user=who.user,
-                unit=who.belongs.unit,
-                in_session=who.in_session,
-                container=who.belongs.container,
-                pod=who.belongs.pod,
-                guest=who.belongs.guest or (who.guest if process.is_vmm else None),
-                path=path,
-                how=", ".join(hows),
-                remedy=remedy(process, who),
-            )
+            yield _holder(process, who, address, kind, guest=guest, how=", ".join(hows), path=path)
 
 
 def _suspected(
@@ -216,21 +190,30 @@ def _suspected(
         who = identified[process.pid]
         for address in devices:
             if (address, int(process.pid)) not in known:
-                yield Holder(
-                    address=address,
-                    kind=HolderKind.UNREAD,
-                    pid=int(process.pid),
-                    name=process.name or who.name,
-                    user=who.user,
-                    unit=who.belongs.unit,
-                    in_session=who.in_session,
-                    container=who.belongs.container,
-                    pod=who.belongs.pod,
-                    guest=who.belongs.guest,
-                    how=process.unread,
-                    # one that the scan did not reach is no reason to end it
-                    remedy=remedy(process, who) if process.name else f"see what it has open: lsof -p {process.pid}",
-                )
+                suspect = _holder(process, who, address, HolderKind.UNREAD, guest=who.belongs.guest, how=process.unread)
+                # one that the scan did not reach is no reason to end it
+                look = f"see what it has open: lsof -p {process.pid}"
+                yield suspect if process.name else replace(suspect, name=who.name, remedy=look)
+
+
+def _holder(
+    process: Process, who: Identity, address: Subject, kind: HolderKind, *, guest: str | None, how: str, path: str = ""
+) -> Holder:
+    return Holder(
+        address=address,
+        kind=kind,
+        pid=int(process.pid),
+        name=process.name,
+        user=who.user,
+        unit=who.belongs.unit,
+        in_session=who.in_session,
+        container=who.belongs.container,
+        pod=who.belongs.pod,
+        guest=guest,
+        path=path,
+        how=how,
+        remedy=remedy(process, who),
+    )
 
 
 def _open_groups(kernel: Reader, groups: Iterable[tuple[Subject, int]], running: Sequence[Process]) -> Iterator[Holder]:
