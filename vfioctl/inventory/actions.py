@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import ClassVar
 
+from vfioctl.console.words import listed
 from vfioctl.core.action import Action, Context, Write
 from vfioctl.core.change import Phase, Step
 from vfioctl.errors import Stuck, VfioctlError
@@ -46,11 +47,10 @@ class NoHolders(Action):
             time.sleep(_PAUSE)
 
     def _affected(self, inventory: Inventory, subjects: list[Subject]) -> list[Subject]:
-        """Return the devices to verify."""
         return subjects
 
     def describe(self, step: Step) -> str:
-        return f"check again for holders of {_listed(step.target.split())}"
+        return f"check again for holders of {listed(step.target.split())}"
 
     def progress(self, step: Step) -> str:
         return f"nobody holds {step.target}?"
@@ -65,7 +65,7 @@ class NoHoldersOfVfs(NoHolders):
         return [vf for function in _functions(inventory, subjects) for vf in function.virtfns]
 
     def describe(self, step: Step) -> str:
-        return f"check again for holders of the VFs of {_listed(step.target.split())}"
+        return f"check again for holders of the VFs of {listed(step.target.split())}"
 
     def progress(self, step: Step) -> str:
         return f"nobody holds the VFs of {step.target}?"
@@ -123,11 +123,5 @@ def _inventory(
 
 
 def _functions(inventory: Inventory, subjects: Sequence[Subject]) -> list[Function]:
-    """Return the subjects that are existing functions."""
     known = inventory.by_address
     return [known[address] for address in subjects if isinstance(address, PciAddress) and address in known]
-
-
-def _listed(words: Sequence[str]) -> str:
-    *most, last = words
-    return f"{', '.join(most)} and {last}" if most else last

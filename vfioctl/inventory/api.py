@@ -218,10 +218,7 @@ class InventoryApi:
 
 
 def suggest_devices(session: Session, begun: str) -> list[tuple[str, str]]:
-    """Return completions of `begun` for the host's GPUs, each with its title.
-
-    Completes gpuN, because bash splits words at the colons of an address; addresses if one was begun.
-    """
+    """Return completions for the host's GPUs: gpuN, as bash splits words at colons; addresses if one was begun."""
     host = InventoryApi(session).inventory(nvml=False)  # which may take seconds
     if begun[:1].isdigit():
         return [(gpu.address, gpu.title) for gpu in host.gpus]

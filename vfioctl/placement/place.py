@@ -66,10 +66,7 @@ def place_near(vgpus: Sequence[NewVgpus], request: ClaimRequest, capacity: Capac
 
 
 def refused(request: ClaimRequest, capacity: Capacity) -> Mapping[PciAddress, str]:
-    """Return why each GPU, without VFs, cannot be chosen for the request; GPUs that can be are left out.
-
-    For a request for vGPUs: why none may be created on it.
-    """
+    """Return why each GPU that is no VF cannot be chosen, or why no vGPU may be created on it; others are left out."""
     return refusals(request, capacity, candidates(capacity))
 
 
@@ -91,7 +88,6 @@ def _new_vgpus(request: ClaimRequest, capacity: Capacity, creation: VgpuCreation
 
 
 def _vgpus_of(plan: Plan) -> tuple[NewVgpus, ...]:
-    """Return where a plan creates vGPUs, one for each parent and type."""
     places = Counter(place_and_type(change) for change in plan.changes if creates(change))
     return tuple(NewVgpus(parent, kind, count) for (parent, kind), count in places.items())
 
@@ -191,20 +187,16 @@ def _named(request: ClaimRequest, capacity: Capacity) -> Placement:
 
 def _of(capacity: Capacity, device: Subject) -> Function | None:
     """Return the function; the parent of a mediated device, None if that is none. Raises UnknownDevice."""
+    inventory = capacity.inventory
     if isinstance(device, PciAddress):
-        return _function(capacity, device)
-    parent = next((function for function in capacity.inventory.functions if device in function.mdevs), None)
+        if device not in inventory.by_address:
+            refuse_unread(device, inventory)
+            raise UnknownDevice(f"there is no device {device} here", next_command="vfioctl inventory --all")
+        return inventory.by_address[device]
+    parent = next((function for function in inventory.functions if device in function.mdevs), None)
     if parent is None and device not in capacity.parents:
         raise UnknownDevice(f"there is no mediated device {device} here", next_command="vfioctl vgpu list")
     return parent
-
-
-def _function(capacity: Capacity, address: PciAddress) -> Function:
-    function = capacity.inventory.by_address.get(address)
-    if function is None:
-        refuse_unread(address, capacity.inventory)
-        raise UnknownDevice(f"there is no device {address} here", next_command="vfioctl inventory --all")
-    return function
 
 
 def _nearby(
@@ -238,10 +230,7 @@ def _nearby(
 
 
 def _weights(devices: Sequence[Subject], functions: Sequence[Function | None]) -> Sequence[int]:
-    """Return how much each counts for the shares of nodes: a card once, and bridges such as NVSwitches nothing.
-
-    If there is nothing else, each counts.
-    """
+    """Return how much each counts for the shares of nodes: a card once, bridges only if there is nothing else."""
     named, cards, weights = {*devices}, set[str](), []
     for function in functions:
         is_part = (

@@ -1,7 +1,4 @@
-"""Preconditions of taking a device: it has no holders, is neither wedged nor dead, and of use to a guest.
-
-May not do input or output.
-"""
+"""Preconditions of taking a device: no holders, neither wedged nor dead, of use to a guest. May not do I/O."""
 
 from __future__ import annotations
 

@@ -22,10 +22,7 @@ _CANONICAL = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", re.ASCII
 
 
 class PciAddress(str):
-    """The address of one PCI function as the kernel writes it: ``0000:41:00.0``, ``10000:01:00.0``.
-
-    A subclass of str. Raises BadAddress if the text is no address.
-    """
+    """The address of one PCI function as the kernel writes it: ``0000:41:00.0``. Raises BadAddress for other text."""
 
     __slots__ = ()
 

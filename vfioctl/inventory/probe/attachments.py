@@ -1,7 +1,4 @@
-"""Kernel-side holders of a function: disks and interfaces in use, live vGPUs, the console, users of its module.
-
-May not write.
-"""
+"""Finds kernel-side holders: disks, interfaces, vGPUs, the console, users of the driver's module. May not write."""
 
 from __future__ import annotations
 
@@ -54,7 +51,6 @@ class KernelHolders:
 
 
 def _mdev_holders(function: Function, below: Sequence[Descendant]) -> Iterator[Holder]:
-    """Yield the function's live mdevs."""
     for device in below:
         if device.subsystem == "mdev":
             name = device.path.rpartition("/")[2]
@@ -207,7 +203,6 @@ class _Disks:
 
     @cached_property
     def _swaps(self) -> Mapping[str, str]:
-        """Return swap devices by device number."""
         lines = text_of(self._kernel, "/proc/swaps").split("\n")[1:]
         paths = [_unescaped(line.split()[0]) for line in lines if line.strip()]
         return {number_of(self._kernel, path).removeprefix("b "): path for path in paths if path.startswith("/dev/")}

@@ -71,10 +71,7 @@ def read_nodes(kernel: Reader) -> tuple[list[NumaNode], list[ProbeWarning]]:
 
 
 def node_with(local_cpus: tuple[str, str], nodes: Sequence[NumaNode]) -> int | None:
-    """Return the one node that has these CPUs, none more or less, as hwloc does; None if there is none or one node.
-
-    `local_cpus`: a list of CPUs and a mask of CPUs, of which the first counts unless it is empty.
-    """
+    """Return which of several nodes has these CPUs and no others, as hwloc does. `local_cpus`: a list, else a mask."""
     cpu_list, cpu_mask = local_cpus
     try:
         cpus = set(parse_cpu_list(cpu_list) if cpu_list else parse_cpu_mask(cpu_mask))

@@ -32,7 +32,7 @@ def modules_for(aliases: Aliases, modalias: str) -> tuple[str, ...]:
 def drivers_of(kernel: Reader, address: str) -> tuple[str, ...]:
     """Return the drivers that match a function; none if the function is gone."""
     modalias = text_of(kernel, f"{PCI_DEVICES}/{address}/modalias")
-    return Registered(kernel).drivers(modules_for(read_aliases(kernel), modalias))
+    return tuple(dict.fromkeys(driver_names(kernel, modules_for(read_aliases(kernel), modalias)).values()))
 
 
 def has_aliases(kernel: Reader, driver: str) -> bool:
@@ -44,24 +44,12 @@ def has_aliases(kernel: Reader, driver: str) -> bool:
     return read_aliases(kernel).names(module)
 
 
-class Registered:
-    """The names of the drivers that modules have registered."""
-
-    def __init__(self, kernel: Reader) -> None:
-        self._kernel = kernel
-        self._names: dict[str, str] = {}
-
-    def drivers(self, modules: Iterable[str]) -> tuple[str, ...]:
-        """Return the driver name of each module, or the module's name if it is not loaded."""
-        return tuple(dict.fromkeys(self._name(module) for module in modules))
-
-    def _name(self, module: str) -> str:
-        if module not in self._names:
-            self._names[module] = _registered_name(self._kernel, module)
-        return self._names[module]
+def driver_names(kernel: Reader, modules: Iterable[str]) -> dict[str, str]:
+    """Return the name of the driver that each module has registered, or the module's name if it is not loaded."""
+    return {module: _driver_name(kernel, module) for module in dict.fromkeys(modules)}
 
 
-def _registered_name(kernel: Reader, module: str) -> str:
+def _driver_name(kernel: Reader, module: str) -> str:
     """Return a module's driver name, which may differ: module vfio_pci, driver vfio-pci."""
     try:
         names = kernel.children(f"/sys/module/{module}/drivers")

@@ -9,7 +9,7 @@ from vfioctl.core.change import Fact
 from vfioctl.core.reading import ANSWER_TIMEOUT, no_answer
 from vfioctl.inventory.model.scope import FUNCTION, function_fact
 from vfioctl.inventory.probe.inventory import function_of
-from vfioctl.inventory.probe.pci import Facts, read_again
+from vfioctl.inventory.probe.pci import read_again
 from vfioctl.kernel.lenient import physical
 from vfioctl.kernel.protocol import Reader, Unanswered
 
@@ -21,13 +21,9 @@ def read_facts(kernel: Reader, addresses: Iterable[str]) -> dict[str, Fact]:
         if isinstance(facts, Unanswered):
             raise no_answer(text, facts.reason)
         if facts:
-            functions[text] = _fact(facts)
+            del facts["modalias"]
+            functions[text] = function_fact(function_of(facts))
     return functions
-
-
-def _fact(facts: Facts) -> Fact:
-    facts.pop("modalias")
-    return function_fact(function_of(facts))
 
 
 class FunctionFacts:

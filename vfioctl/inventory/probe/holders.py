@@ -94,7 +94,6 @@ def is_free(kernel: Reader, group: int | None) -> bool:
 
 
 def _with_vfs(functions: Sequence[Function], inventory: Inventory) -> list[Function]:
-    """Return the functions and their live VFs, each once."""
     by_address = {function.address: function for function in functions}
     for function in functions:
         by_address |= {vf: inventory.by_address[vf] for vf in function.virtfns if vf in inventory.by_address}
@@ -155,7 +154,6 @@ def _index_of_mdevs(kernel: Reader, groups: Mapping[Uuid, int | None]) -> _Devic
 
 
 def _index_of_functions(kernel: Reader, looked_at: _LookedAt) -> _DeviceIndex:
-    """Return an index of functions and the devices below them."""
     known = {function.address: (function, below) for function, below in looked_at}
     index = _DeviceIndex({}, {address: address for address in known})
     for address, (_, below) in known.items():

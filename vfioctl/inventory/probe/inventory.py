@@ -12,9 +12,10 @@ from vfioctl.core.reservations import Reservation, whole_devices
 from vfioctl.errors import BadAddress, KernelRefused
 from vfioctl.inventory.model.functions import Bar, Function, Inventory, Link, Nvml, ProbeWarning, card_members
 from vfioctl.inventory.model.groups import Iommu
+from vfioctl.inventory.model.scope import in_order
 from vfioctl.inventory.model.values import PciAddress, known_address
 from vfioctl.inventory.probe.cpus import node_with, read_nodes
-from vfioctl.inventory.probe.drivers import Registered
+from vfioctl.inventory.probe.drivers import driver_names
 from vfioctl.inventory.probe.iommu import group_of, read_groups, read_iommu, read_members
 from vfioctl.inventory.probe.pci import Facts
 from vfioctl.inventory.probe.scan import Scan
@@ -29,10 +30,7 @@ _NO_FACTS = "no facts from the NVIDIA driver"
 def read_some(
     kernel: Reader, addresses: Sequence[PciAddress], suspects: Collection[str] = (), *, names: bool = True
 ) -> Inventory:
-    """Return an inventory of only these functions and their VFs, without groups and NUMA nodes.
-
-    `names`: whether to look up names and drivers.
-    """
+    """Return these functions and their VFs, without groups and NUMA nodes. `names`: whether to look up names."""
     wanted = [*addresses, *(vf for address in addresses for vf in _virtual_functions(kernel, address))]
     scan = Scan(kernel, suspects=suspects, only=wanted, names=names, nvml=False)
     facts = scan.results()
@@ -110,14 +108,10 @@ def _add_groups(kernel: Reader, facts: list[Facts], unread: Collection[str]) -> 
 
 
 def _add_drivers(kernel: Reader, facts: list[Facts]) -> None:
-    registered = Registered(kernel)
-    drivers: dict[tuple[str, ...], tuple[str, ...]] = {}
+    names = driver_names(kernel, (module for fact in facts for module in fact.get("modules", ())))
     for fact in facts:
         del fact["modalias"]
-        modules = tuple(fact.pop("modules", ()))
-        if modules not in drivers:
-            drivers[modules] = registered.drivers(modules)
-        fact["available_drivers"] = drivers[modules]
+        fact["available_drivers"] = tuple(dict.fromkeys(names[module] for module in fact.pop("modules", ())))
 
 
 def _add_nodes(kernel: Reader, facts: list[Facts]) -> None:
@@ -175,24 +169,20 @@ def _made(facts: list[Facts], unread: dict[str, str]) -> tuple[Function, ...]:
 
 def _with_companions(functions: tuple[Function, ...]) -> tuple[Function, ...]:
     """Return each function with its companions: same card or same group, and no bridge."""
-    cards = card_members(functions)
     groups: dict[int, list[PciAddress]] = {}
     for function in functions:
         if function.iommu_group is not None and not function.is_bridge:
             groups.setdefault(function.iommu_group, []).append(function.address)
-    shared = {member for members in (*cards.values(), *groups.values()) if len(members) > 1 for member in members}
+    together: dict[PciAddress, set[PciAddress]] = {}
+    for members in (*{*card_members(functions).values()}, *groups.values()):
+        for member in members if len(members) > 1 else ():
+            together.setdefault(member, set()).update(members)
     return tuple(
-        replace(function, companions=_companions(function, cards, groups)) if function.address in shared else function
+        replace(function, companions=in_order(together[function.address] - {function.address}))
+        if function.address in together
+        else function
         for function in functions
     )
-
-
-def _companions(
-    function: Function, cards: Mapping[PciAddress, tuple[PciAddress, ...]], groups: Mapping[int, list[PciAddress]]
-) -> tuple[PciAddress, ...]:
-    group = groups.get(function.iommu_group, []) if function.iommu_group is not None else []
-    others = {*cards.get(function.address, ()), *group} - {function.address}
-    return tuple(sorted(others, key=lambda a: a.order))
 
 
 # -- one function --------------------------------------------------------------------------------------------

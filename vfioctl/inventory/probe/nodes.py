@@ -49,10 +49,7 @@ class Named(NamedTuple):
 
 
 class NumbersReader:
-    """Reads the device numbers of functions in a worker.
-
-    `known`: by address, a `Named` and the `Descendant`s, as tuples.
-    """
+    """Reads the device numbers of functions in a worker. `known`: what `plain` returns, by address."""
 
     def __init__(self, kernel: Reader, known: Mapping[str, tuple[Any, ...]]) -> None:
         self._kernel, self._known = kernel, known

@@ -44,11 +44,7 @@ class Membership(NamedTuple):
     """The name of a virtual machine that libvirt runs."""
 
 
-def _whole(_hierarchy: str, path: str) -> str:
-    return path
-
-
-def membership(text: str, made_by_root: Callable[[str, str], str] = _whole) -> Membership:
+def membership(text: str, made_by_root: Callable[[str, str], str] = lambda _, path: path) -> Membership:
     """Parse the lines `ID:CONTROLLERS:PATH`. Version 1 has several lines; all of them are used.
 
     `made_by_root` (controllers, path): the beginning of the path that no ordinary user can have named. Nothing else is

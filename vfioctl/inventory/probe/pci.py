@@ -49,7 +49,7 @@ def read_everything(kernel: Reader, address: str) -> Facts:
     elif facts.get("driver") == "nvidia":
         facts["vgpu_type"] = _vgpu_type(kernel, address, facts["unknown"])
     if "iommu_group" in facts:
-        facts["iommu_group_type"] = _group_type(kernel, facts["iommu_group"])
+        facts["iommu_group_type"] = text_of(kernel, f"{IOMMU_GROUPS}/{facts['iommu_group']}/type") or None
     return facts
 
 
@@ -192,10 +192,6 @@ def _numa_node(text: str) -> Facts:
     return {"numa_node": node if (node := _number(text, least=-_LAST_NODE, most=_LAST_NODE)) >= 0 else None}
 
 
-def _driver_override(text: str) -> Facts:
-    return {"driver_override": None if text in ("(null)", "") else text}
-
-
 def _resource(text: str) -> Facts:
     bars, prefetchable_64 = [], 0
     for index, line in enumerate(text.split("\n")[:_BARS]):
@@ -217,7 +213,7 @@ def _resource(text: str) -> Facts:
 
 _READERS: Mapping[str, Callable[[str], Facts]] = {
     "numa_node": _numa_node,
-    "driver_override": _driver_override,
+    "driver_override": lambda text: {"driver_override": None if text in ("(null)", "") else text},
     "resource": _resource,
     "boot_vga": lambda text: {"boot_vga": text == "1"},
     "power_state": lambda text: {"power_state": text},
@@ -225,13 +221,6 @@ _READERS: Mapping[str, Callable[[str], Facts]] = {
     "reset_method": lambda text: {"reset_methods": tuple(text.split())},
     "sriov_totalvfs": lambda text: {"sriov_totalvfs": _number(text, least=0, most=0xFFFF)},
 }
-
-
-def _group_type(kernel: Reader, group: int) -> str | None:
-    try:
-        return kernel.read(f"{IOMMU_GROUPS}/{group}/type")
-    except KernelRefused:
-        return None
 
 
 def _link(texts: Mapping[str, str]) -> Facts:

@@ -6,7 +6,7 @@ May not import a model: its workers run while the caller imports those.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 from vfioctl.errors import KernelRefused
 from vfioctl.inventory.probe.drivers import aliases_text, modules_for, read_aliases
@@ -146,13 +146,13 @@ class FunctionReader:
     """Reads functions in a worker. `known`: see Catalogue; None for no names. `wanted`: the files; None for all."""
 
     def __init__(self, kernel: Reader, known: dict[str, Facts] | None, wanted: frozenset[str] | None) -> None:
-        self._kernel, self._wanted = kernel, wanted
+        self._read = partial(read_function, kernel, wanted=wanted) if wanted else partial(read_everything, kernel)
         self._catalogue = None if known is None else Catalogue(kernel, known)
 
     def __call__(self, address: str) -> Facts | str:
         """Return the function's facts, or the reason why they could not be read."""
         try:
-            facts = self._facts(address)
+            facts = self._read(address)
             return facts | self._catalogue.of(facts["modalias"]) if self._catalogue else facts
         except KernelRefused as error:
             return error.symbol
@@ -160,11 +160,6 @@ class FunctionReader:
             return str(error)
         except Exception as error:  # noqa: BLE001 - no function may end the scan of all
             return failure_of(error)
-
-    def _facts(self, address: str) -> Facts:
-        if self._wanted:
-            return read_function(self._kernel, address, self._wanted)
-        return read_everything(self._kernel, address)
 
 
 # -- what must be read beside some functions ------------------------------------------------------------------

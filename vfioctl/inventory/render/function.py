@@ -47,7 +47,6 @@ def _title(inventory: Inventory, function: Function) -> Text:
 
 
 def _section(name: str, facts: _Facts) -> Iterator[RenderableType]:
-    """Yield a heading and its facts; nothing if there are none."""
     grid = fact_grid(facts, least=18)
     if grid.row_count:
         yield Text()
@@ -157,7 +156,8 @@ def travel_lines(inventory: Inventory, function: Function, width: int) -> Iterat
     if function.is_bridge:
         return
     rows = [_row(inventory, address, _why(inventory, function, address)) for address in function.companions]
-    rows += [_row(inventory, address, "bridge: stays") for address in _bridges(inventory, function)]
+    bridges = [a for a in inventory.members_of(function.iommu_group) if inventory.by_address[a].is_bridge]
+    rows += [_row(inventory, address, "bridge: stays") for address in bridges]
     unread = inventory.unread_beside(function)
     rows += [(address, "unknown", "unknown", phrases.not_read(inventory, address)) for address in unread]
     yield Text()
@@ -178,7 +178,3 @@ def _why(inventory: Inventory, function: Function, address: PciAddress) -> str:
     if address not in inventory.card_of(function.address):
         return f"group {phrases.group_name(function.iommu_group)}: --with-group"
     return "same card" if address.slot == function.address.slot else "linked to the card"
-
-
-def _bridges(inventory: Inventory, function: Function) -> list[PciAddress]:
-    return [a for a in inventory.members_of(function.iommu_group) if inventory.by_address[a].is_bridge]

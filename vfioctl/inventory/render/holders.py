@@ -31,10 +31,10 @@ def _parts(found: Holders, width: int) -> Iterator[RenderableType]:
     for number, (devices, holders) in enumerate(_by_devices(found.refusing).items()):
         yield from [Text()] if number else []
         yield Text(words.listed(devices), style="bold")
-        yield from (_indented(line, _INDENT) for line in layout.header())
+        yield from (Padding.indent(line, _INDENT) for line in layout.header())
         for row, alike in groupby(holders, _row):
-            yield from (_indented(line, _INDENT) for line in layout.lines([row], cut=False))
-            yield _indented(Text(_how([*alike])), 4 * _INDENT)
+            yield from (Padding.indent(line, _INDENT) for line in layout.lines([row], cut=False))
+            yield Padding.indent(Text(_how([*alike])), 4 * _INDENT)
     taken = {holder.address for holder in found.refusing}
     if free := [address for address in found.devices if address not in taken]:
         yield from [Text()] if taken else []
@@ -43,12 +43,7 @@ def _parts(found: Holders, width: int) -> Iterator[RenderableType]:
     yield from note_lines(_notes(found))
 
 
-def _indented(what: RenderableType, columns: int) -> Padding:
-    return Padding.indent(what, columns)
-
-
 def _by_devices(holders: Iterable[Holder]) -> Mapping[tuple[Subject, ...], tuple[Holder, ...]]:
-    """Return the holders, grouped by the devices that have exactly these."""
     by_devices: dict[Subject, tuple[Holder, ...]] = {}
     for holder in holders:
         by_devices[holder.address] = (*by_devices.get(holder.address, ()), holder)
@@ -71,7 +66,6 @@ def _who(holder: Holder) -> str:
 
 
 def _how(alike: Sequence[Holder]) -> str:
-    """Return how one process holds a device, and the remedy."""
     doubt = "may have it open: " if alike[0].kind == HolderKind.UNREAD else ""
     ways = [doubt + ": ".join(filter(None, (holder.path, holder.how))) for holder in alike]
     pod = [f"pod {alike[0].pod}"] if alike[0].pod else []

@@ -137,7 +137,6 @@ def _claims_shown(layout: Layout, fields: Sequence[str], rows: Iterable[_Row]) -
 
 
 def _closing(inventory: Inventory) -> Iterator[Text]:
-    """Yield the count of GPUs by state, if claims are known."""
     if not inventory.reservations:
         return
     counts = []
@@ -209,7 +208,6 @@ def _sections(inventory: Inventory) -> dict[str, list[_Row]]:
 
 
 def _virtual_row(inventory: Inventory, function: Function) -> Iterator[_Row]:
-    """Yield one row that summarises all VFs of a PF."""
     virtual = [inventory.by_address[address] for address in function.virtfns if address in inventory.by_address]
     if not virtual:
         return

@@ -32,13 +32,10 @@ def link_now(link: Link | None) -> str:
     return link_pair(link.speed, link.width) if link else ""
 
 
-def driver_text(name: str | None, *, on_vfio: bool = False) -> Text:
-    """Return the driver's name; green if the device is on VFIO."""
-    return Text(plain(name), style="green" if on_vfio else "") if name else Text(NONE, style="dim")
-
-
 def function_driver(function: Function) -> Text:
-    return driver_text(function.driver, on_vfio=function.on_vfio)
+    """Return the driver's name; green if it is a VFIO driver."""
+    name, style = function.driver, "green" if function.on_vfio else ""
+    return Text(plain(name), style=style) if name else Text(NONE, style="dim")
 
 
 def driver_or_mark(function: Function) -> Text:
@@ -65,10 +62,7 @@ def node_heading(number: int | None, node: NumaNode | None) -> str:
 
 
 def guest_state(function: Function, inventory: Inventory) -> Text:
-    """Return `ready` if a guest can have it now, `blocked` if its group is not viable (or `unknown`), else `no`.
-
-    Marked devices are `wedged` or `dead`.
-    """
+    """Return its mark, `no` if it serves no guests, `unknown`, or whether its group makes it `ready` or `blocked`."""
     group = inventory.group_of(function)
     if function.mark:
         return Text(function.mark.kind, style="bold red")

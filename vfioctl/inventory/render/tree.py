@@ -37,17 +37,8 @@ def inventory_tree(inventory: Inventory, *, everything: bool) -> RenderableType:
         trees.append(tree := Tree(_line(phrases.UNREAD)))
         for address in inventory.unread:
             tree.add(_line(f"{address} {phrases.not_read(inventory, address)}"))
-    return Stack(
-        Text(phrases.iommu_line(inventory)),
-        *trees,
-        *note_lines(
-            (
-                *phrases.reservation_notes(inventory.reservations),
-                *gpu_notes(inventory),
-                *warning_notes(inventory),
-            )
-        ),
-    )
+    notes = (*phrases.reservation_notes(inventory.reservations), *gpu_notes(inventory), *warning_notes(inventory))
+    return Stack(Text(phrases.iommu_line(inventory)), *trees, *note_lines(notes))
 
 
 _Block = tuple[Group | None, tuple[PciAddress, ...]]
@@ -70,12 +61,8 @@ def _by_node(inventory: Inventory, wanted: Iterable[PciAddress]) -> dict[int | N
 
 def _gpus_and_companions(inventory: Inventory) -> Iterable[PciAddress]:
     """Return the GPUs, in the order of their names, with their companions; VFs are shown with their PF."""
-    return dict.fromkeys(
-        address
-        for gpu in inventory.ordered_gpus
-        if gpu.physfn not in inventory.by_address
-        for address in (gpu.address, *gpu.companions)
-    )
+    shown = (gpu for gpu in inventory.ordered_gpus if gpu.physfn not in inventory.by_address)
+    return dict.fromkeys(address for gpu in shown for address in (gpu.address, *gpu.companions))
 
 
 def _group_line(group: Group | None) -> Text:

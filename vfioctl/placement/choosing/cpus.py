@@ -25,10 +25,7 @@ class FreeCores:
 
 
 def free_cores(capacity: Capacity) -> Mapping[int, FreeCores]:
-    """Return the free cores of each node that has CPUs. A core is free if each of its CPUs is.
-
-    Isolated CPUs are free for realtime only.
-    """
+    """Return each node's cores of which all CPUs are free. Isolated ones are free for realtime only."""
     used = {*capacity.taken.cpus, *capacity.pinned, *capacity.settings.reserved_cpus, *capacity.housekeeping}
     used |= set() if capacity.realtime else capacity.topology.isolated
     free = {}

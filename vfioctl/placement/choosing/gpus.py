@@ -1,7 +1,4 @@
-"""Chooses the GPUs of a claim: single ones, or a partition of the fabric manager. Pure.
-
-They are on as few NUMA nodes as possible, near each other, and close together by PCIe.
-"""
+"""Chooses the GPUs of a claim, on few NUMA nodes and close by PCIe, or a partition of the fabric manager. Pure."""
 
 from __future__ import annotations
 
@@ -80,10 +77,7 @@ class Pool:
 
     @cached_property
     def named(self) -> Nodes:
-        """The nodes of the cards that the request names beside GPUs, and of parents of mediated devices.
-
-        Bridges such as NVSwitches are near no GPU.
-        """
+        """The nodes of what the request names beside GPUs, but for bridges: NVSwitches are near no GPU."""
         devices = frozenset[Subject](self.request.devices)
         functions = self.capacity.inventory.functions if devices else ()
         cards = {

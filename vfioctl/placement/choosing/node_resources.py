@@ -41,10 +41,7 @@ class Distances:
         return sum(self.between(one, other) for one, other in combinations(nodes, 2))
 
     def homes(self, node: int) -> Sequence[int]:
-        """Return the nodes whose CPUs are meant for devices of a node: itself, or the nearest one that has CPUs.
-
-        All nodes for UNKNOWN_NODE.
-        """
+        """Return the node whose CPUs are for devices of a node: it, or the nearest with CPUs; all for UNKNOWN_NODE."""
         if node == UNKNOWN_NODE:
             return self._with_cpus
         return sorted(self._with_cpus, key=lambda other: (other != node, self.between(node, other), other))[:1]

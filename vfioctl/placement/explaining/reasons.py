@@ -61,7 +61,6 @@ def why_these(pool: Pool, chosen: Sequence[PciAddress]) -> Iterator[str]:
 
 
 def _why_near(pool: Pool, places: Sequence[Meeting], chosen: frozenset[PciAddress]) -> Iterator[str]:
-    """Yield which of the chosen GPUs are nearest to each function that the request names."""
     for function in pool.named:
         place = next((place for place in places if function in place.named), None)
         while place and (nearer := next(filter(lambda below: _has_both(below, function, chosen), place.below), None)):
@@ -114,7 +113,6 @@ def _node_name(node: int) -> str:
 
 
 def _meeting(place: Meeting, chosen: frozenset[PciAddress]) -> Meeting:
-    """Return the lowest place where all of them meet."""
     inner = next((child for child in place.below if chosen <= set(child.gpus)), None)
     return _meeting(inner, chosen) if inner else place
 
@@ -268,10 +266,7 @@ def no_capacity(
     rejections: Sequence[Rejection] = (),
     hint: str = "",
 ) -> NoCapacity:
-    """Return the error, with the reason for each device as facts, and the most frequent ones in its hint.
-
-    `hint`: what to say instead.
-    """
+    """Return the error: the reason for each device as facts, and the most frequent ones unless there is a `hint`."""
     listed = [*rejections, *(_rejection(gpu, reasons[gpu.address]) for gpu in gpus if gpu.address in reasons)]
     grouped: dict[str, list[str]] = {}
     for rejection in listed:

@@ -1,7 +1,4 @@
-"""The devices, CPUs and hugepages that were chosen for a claim, and why. May not do input or output.
-
-Plain dataclasses, like claims. `PlacementDocument` is the JSON form.
-"""
+"""The devices, CPUs and hugepages that were chosen for a claim, and why. May not do input or output."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from vfioctl.core.frozen import record_class
 from vfioctl.core.limits import FORBID, Checked, Strict, Whole
+from vfioctl.errors import BadAddress, BadSpec
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.units import CpuSet, format_cpu_list
 
@@ -30,8 +31,6 @@ class Mode(StrEnum):
 
 def _selector(text: str) -> str:
     """Return an address as the kernel writes it, or `vendor:device` in lower case. Raises ValueError."""
-    from vfioctl.errors import BadAddress
-
     if re.fullmatch(r"[0-9a-fA-F]{4}:[0-9a-fA-F]{4}", text, re.ASCII):
         return text.lower()
     try:
@@ -42,7 +41,6 @@ def _selector(text: str) -> str:
 
 def _quota(text: str) -> str:
     """Return the name of a quota: an owner, or a label; a `*` at its end stands for the rest. Raises ValueError."""
-    from vfioctl.errors import BadSpec
     from vfioctl.placement.model.claims import Owner
 
     label, equals, _ = text.partition("=")
