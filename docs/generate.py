@@ -32,7 +32,7 @@ from vfioctl.domain.model.running import StartDocument, StartPreview, StopDocume
 from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.domain.model.verification import Verification
 from vfioctl.errors import VfioctlError
-from vfioctl.inventory.model import document, functions, groups, holders
+from vfioctl.inventory.model import document, functions, holders, machine
 from vfioctl.inventory.model.document import InventoryDocument
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.holders import Holders
@@ -108,7 +108,7 @@ def schema(kind: Any, mode: Literal["serialization", "validation"]) -> str:
 
     The docstrings of fields say what they mean.
     """
-    closed = (functions, groups, document, placement, finding, build, listing, verification, spec, fleet, documents)
+    closed = (functions, machine, document, placement, finding, build, listing, verification, spec, fleet, documents)
     for module in (marks, reservations, holders, *closed):
         _describe(module, extra="forbid")
     _describe(vgpu)

@@ -19,8 +19,7 @@ from vfioctl.domain.document.xml import parse
 from vfioctl.domain.model.finding import Severity
 from vfioctl.errors import BadDocument
 from vfioctl.inventory.model.functions import Inventory
-from vfioctl.inventory.model.groups import Iommu, NumaNode
-from vfioctl.inventory.model.processor import Processor
+from vfioctl.inventory.model.machine import Iommu, NumaNode, Processor
 from vfioctl.placement.model.capacity import Capacity
 from vfioctl.units import CpuSet
 

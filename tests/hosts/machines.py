@@ -15,7 +15,7 @@ from vfioctl.core.change import Plan, Step
 from vfioctl.core.registry import Registry
 from vfioctl.host import Host
 from vfioctl.inventory.model.functions import Function, Inventory
-from vfioctl.inventory.model.groups import Group, Iommu
+from vfioctl.inventory.model.machine import Group, Iommu
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.protocol import PCI_DEVICES
 from vfioctl.kernel.recorded.host import read_tree

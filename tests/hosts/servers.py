@@ -8,7 +8,7 @@ from typing import Any
 
 from vfioctl.core.limits import read_document
 from vfioctl.inventory.model.functions import Function, Inventory
-from vfioctl.inventory.model.groups import Group, Iommu, NumaNode
+from vfioctl.inventory.model.machine import Group, Iommu, NumaNode
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.model.capacity import Capacity, Core, HugepagePool, Topology
 from vfioctl.placement.model.claims import ClaimRequest, Taken

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vfioctl.core.reservations import Reservation
     from vfioctl.inventory.model.functions import Function, Inventory
     from vfioctl.inventory.model.holders import Holder, Holders
-    from vfioctl.inventory.model.processor import Processor
+    from vfioctl.inventory.model.machine import Processor
     from vfioctl.inventory.model.values import PciAddress
     from vfioctl.inventory.probe.drivers import drivers_of, has_aliases
     from vfioctl.inventory.probe.owners import guest_name, is_vmm
@@ -167,8 +167,6 @@ class InventoryApi:
 
         return read_facts(self._kernel, addresses)
 
-    # -- who holds a device --------------------------------------------------------------------------
-
     def processes(self) -> Processes:
         """Start scanning all processes in workers, and return at once."""
         from vfioctl.inventory.probe.processes import Processes
@@ -228,14 +226,14 @@ def suggest_devices(session: Session, begun: str) -> list[tuple[str, str]]:
 
 def suggest_drivers(session: Session, _begun: str) -> list[tuple[str, str]]:
     """Return the host's drivers."""
-    from vfioctl.inventory.selection.filters import drivers_in
+    from vfioctl.inventory.selection.selector import drivers_in
 
     return [(name, "") for name in drivers_in(InventoryApi(session).inventory(nvml=False))]
 
 
 def suggest_nodes(session: Session, _begun: str) -> list[tuple[str, str]]:
     """Return the host's NUMA nodes."""
-    from vfioctl.inventory.selection.filters import nodes_in
+    from vfioctl.inventory.selection.selector import nodes_in
 
     return [(number, "") for number in nodes_in(InventoryApi(session).inventory(nvml=False))]
 

@@ -127,8 +127,6 @@ class PlacementApi:
         names = {gpu: [holder.name for holder in refusing if holder.address in scope] for gpu, scope in scopes.items()}
         return {gpu: f"held by {some_of(dict.fromkeys(holders), 2)}" for gpu, holders in names.items() if holders}
 
-    # -- vGPUs -------------------------------------------------------------------------------------
-
     def free_vgpus(self, word: str, taken: Taken, exclude: Collection[str]) -> tuple[Subject, ...]:
         """Return existing vGPUs that no claim has and nobody has open, on as few NUMA nodes as possible.
 

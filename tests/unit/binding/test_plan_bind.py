@@ -29,7 +29,7 @@ from vfioctl.core.change import CheckRequest, JournalState, Plan, Result
 from vfioctl.errors import BadSpec, DeviceInUse, GroupNotViable, KernelRefused, NoIommu, VfioctlError
 from vfioctl.host import Host
 from vfioctl.inventory.model.functions import Function, Inventory
-from vfioctl.inventory.model.groups import Iommu
+from vfioctl.inventory.model.machine import Iommu
 from vfioctl.inventory.model.scope import scope_of
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.simulated import rules

@@ -26,7 +26,7 @@ from vfioctl.core.reservations import Reservation
 from vfioctl.core.resource import Description, FileResource
 from vfioctl.errors import some_of
 from vfioctl.inventory.model.functions import Function, Inventory, Link, ProbeWarning
-from vfioctl.inventory.model.groups import Blocker, Group, Iommu, NumaNode
+from vfioctl.inventory.model.machine import Blocker, Group, Iommu, NumaNode
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.render import phrases
 from vfioctl.inventory.render.function import function_page

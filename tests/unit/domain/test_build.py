@@ -27,8 +27,8 @@ from vfioctl.domain.model.other_domains import Others
 from vfioctl.domain.model.spec import DomainSpec, PageSize, Policy
 from vfioctl.errors import BadDocument, BadSpec, HostError, NoCapacity
 from vfioctl.host import Host
+from vfioctl.inventory.model.machine import Processor
 from vfioctl.inventory.model.numa_affinity import above
-from vfioctl.inventory.model.processor import Processor
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.probe.cpus import read_processor
 from vfioctl.kernel.recorded.host import Recorded

@@ -17,8 +17,7 @@ from vfioctl.domain.check.rules.host import HostFacts
 from vfioctl.domain.document.xml import METADATA, parse
 from vfioctl.domain.model.finding import Finding, Severity
 from vfioctl.inventory.model.functions import Function, Inventory
-from vfioctl.inventory.model.groups import Group, Iommu, NumaNode
-from vfioctl.inventory.model.processor import Processor
+from vfioctl.inventory.model.machine import Group, Iommu, NumaNode, Processor
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.model.capacity import Capacity, Core, HugepagePool, Topology
 from vfioctl.placement.model.claims import Owner, Taken

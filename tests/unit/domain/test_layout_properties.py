@@ -31,7 +31,7 @@ from vfioctl.domain.model.finding import Severity
 from vfioctl.domain.model.layout import Layout
 from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.errors import BadSpec, NoCapacity
-from vfioctl.inventory.model.processor import Processor
+from vfioctl.inventory.model.machine import Processor
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.model.capacity import Capacity
 from vfioctl.placement.model.claims import Owner, Taken

@@ -14,7 +14,7 @@ from tests.hosts.machines import unhurried
 from vfioctl.console.documents import document_text
 from vfioctl.core.value import Value
 from vfioctl.errors import BadAddress, BadSpec
-from vfioctl.inventory.model.groups import NumaNode
+from vfioctl.inventory.model.machine import NumaNode
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.units import CpuSet, format_cpu_list, parse_cpu_list
 

@@ -12,7 +12,7 @@ from tests.hosts.servers import Node, asking, gpus_of, server
 from vfioctl.core.limits import read_document
 from vfioctl.core.marks import Mark, MarkKind
 from vfioctl.errors import BadSpec, NoCapacity, UnknownDevice
-from vfioctl.inventory.model.groups import Iommu
+from vfioctl.inventory.model.machine import Iommu
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.model.capacity import Capacity
 from vfioctl.placement.model.claims import Owner, Taken

@@ -16,7 +16,7 @@ from tests.hosts.machines import HOSTS, copy, original
 from tests.probing import read_inventory
 from tests.users import as_root
 from vfioctl.host import Host
-from vfioctl.inventory.model.groups import NumaNode
+from vfioctl.inventory.model.machine import NumaNode
 from vfioctl.inventory.probe.cpus import read_nodes
 from vfioctl.kernel.recorded.host import Recorded, read_tree
 from vfioctl.kernel.recorded.tree import Tree

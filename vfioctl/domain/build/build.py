@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from vfioctl.domain.model.layout import Device, Layout
     from vfioctl.domain.model.spec import DomainSpec
     from vfioctl.inventory.model.functions import Inventory
-    from vfioctl.inventory.model.processor import Processor
+    from vfioctl.inventory.model.machine import Processor
     from vfioctl.inventory.model.values import Subject
     from vfioctl.placement.model.capacity import Capacity
     from vfioctl.session import Session

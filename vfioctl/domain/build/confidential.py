@@ -14,7 +14,7 @@ from vfioctl.errors import BadSpec
 if TYPE_CHECKING:
     from vfioctl.domain.model.layout import Device
     from vfioctl.domain.model.spec import DomainSpec
-    from vfioctl.inventory.model.processor import Processor
+    from vfioctl.inventory.model.machine import Processor
 
 _AMD, _INTEL = ("sev", "sev-es", "sev-snp"), ("tdx",)
 _MADE_BY_INTEL = "GenuineIntel"

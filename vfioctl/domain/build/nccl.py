@@ -14,8 +14,8 @@ from xml.etree.ElementTree import Element, SubElement
 from vfioctl.domain.document.xml import Document, text_of
 from vfioctl.domain.model.layout import Expander, Layout
 from vfioctl.inventory.model.functions import Function, Inventory
+from vfioctl.inventory.model.machine import Processor
 from vfioctl.inventory.model.numa_affinity import above
-from vfioctl.inventory.model.processor import Processor
 from vfioctl.inventory.model.values import PciAddress
 
 _WANTED = ("03", "1200", "02", "0680")

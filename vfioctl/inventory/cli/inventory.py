@@ -14,7 +14,7 @@ from vfioctl.console.output import UNLIMITED, clear, draw, emit_csv, emit_docume
 from vfioctl.console.waiting import seconds_in
 from vfioctl.errors import BadSpec, some_of
 from vfioctl.inventory.api import InventoryApi, suggest_devices, suggest_drivers, suggest_nodes
-from vfioctl.inventory.selection.filters import Filters, matching
+from vfioctl.inventory.selection.selector import Filters, matching
 
 if TYPE_CHECKING:
     from vfioctl.inventory.model.functions import Function, Inventory
@@ -151,9 +151,6 @@ def _seconds(watch: str | None) -> float:
     if watch is not None and seconds < _SHORTEST_WATCH:
         raise BadSpec(f"--watch={watch[:40]} is too often", hint=f"the shortest is {_SHORTEST_WATCH} s")
     return seconds
-
-
-# -- showing -----------------------------------------------------------------------------------------
 
 
 def _show(found: "Inventory", filters: Filters, form: _Form) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from vfioctl.core.frozen import record_class
 from vfioctl.core.reservations import Reservation
 from vfioctl.inventory.model.functions import Function, Inventory, ProbeWarning
-from vfioctl.inventory.model.groups import Card, Group, Iommu, NumaNode
+from vfioctl.inventory.model.machine import Card, Group, Iommu, NumaNode
 from vfioctl.inventory.model.values import PciAddress
 
 

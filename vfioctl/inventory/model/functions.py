@@ -14,7 +14,7 @@ from itertools import takewhile
 from vfioctl.core.frozen import record_class
 from vfioctl.core.marks import Mark
 from vfioctl.core.reservations import Reservation, whole_devices
-from vfioctl.inventory.model.groups import Card, Group, Iommu, NumaNode
+from vfioctl.inventory.model.machine import Card, Group, Iommu, NumaNode
 from vfioctl.inventory.model.values import PciAddress, is_gpu_class
 from vfioctl.units import Uuid
 

@@ -118,9 +118,6 @@ def _module_holders(kernel: Reader, function: Function) -> Iterator[Holder]:
         )
 
 
-# -- disks ---------------------------------------------------------------------------------------------------
-
-
 class _Use(NamedTuple):
     """One use of a block device."""
 

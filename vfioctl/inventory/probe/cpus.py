@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from vfioctl.errors import BadSpec, KernelRefused
 from vfioctl.inventory.model.functions import ProbeWarning
-from vfioctl.inventory.model.groups import NumaNode
-from vfioctl.inventory.model.processor import Processor
+from vfioctl.inventory.model.machine import NumaNode, Processor
 from vfioctl.kernel.lenient import names_in, text_of
 from vfioctl.kernel.protocol import FileReader, Reader
 from vfioctl.units import CpuSet, format_cpu_list, parse_cpu_list, parse_cpu_mask

@@ -119,9 +119,6 @@ def _vfs(functions: Iterable[Function], inventory: Inventory, found: Iterable[Ho
     ]
 
 
-# -- processes -------------------------------------------------------------------------------------------
-
-
 class _DeviceIndex(NamedTuple):
     """Functions and mdevs by device number, and by their name on a VMM's command line."""
 

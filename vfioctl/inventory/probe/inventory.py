@@ -11,7 +11,7 @@ from vfioctl.core.marks import Mark
 from vfioctl.core.reservations import Reservation, whole_devices
 from vfioctl.errors import BadAddress, KernelRefused
 from vfioctl.inventory.model.functions import Bar, Function, Inventory, Link, Nvml, ProbeWarning, card_members
-from vfioctl.inventory.model.groups import Iommu
+from vfioctl.inventory.model.machine import Iommu
 from vfioctl.inventory.model.scope import in_order
 from vfioctl.inventory.model.values import PciAddress, known_address
 from vfioctl.inventory.probe.cpus import node_with, read_nodes
@@ -183,9 +183,6 @@ def _with_companions(functions: tuple[Function, ...]) -> tuple[Function, ...]:
         else function
         for function in functions
     )
-
-
-# -- one function --------------------------------------------------------------------------------------------
 
 
 def function_of(facts: Facts) -> Function:

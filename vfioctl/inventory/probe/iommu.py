@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from vfioctl.inventory.model.functions import MANAGED_DMA_DRIVERS, Function
-from vfioctl.inventory.model.groups import Blocker, Group, Iommu
+from vfioctl.inventory.model.machine import Blocker, Group, Iommu
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.lenient import link_name, names_in, text_of
 from vfioctl.kernel.protocol import ACPI_TABLES, IOMMU_GROUPS, PCI_DEVICES, Reader

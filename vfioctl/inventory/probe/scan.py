@@ -162,9 +162,6 @@ class FunctionReader:
             return failure_of(error)
 
 
-# -- what must be read beside some functions ------------------------------------------------------------------
-
-
 def neighbours(kernel: Reader, asked: Iterable[str]) -> list[str] | None:
     """Return the functions with these addresses, those on their buses, and the cards, groups, PFs and VFs of them all.
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from vfioctl.console import words
 from vfioctl.console.columns import Cell, Column, Layout, fact_grid
 from vfioctl.inventory.model.functions import Function, Inventory
-from vfioctl.inventory.model.groups import Group
+from vfioctl.inventory.model.machine import Group
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.render import phrases
 from vfioctl.units import format_size

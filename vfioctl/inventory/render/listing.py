@@ -18,6 +18,7 @@ from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.render import phrases
 from vfioctl.inventory.render.phrases import gpu_notes, mark_notes, warning_notes
+from vfioctl.inventory.selection.selector import node_name
 from vfioctl.units import format_cpu_list, format_size
 
 _GPU_FIELDS = (
@@ -42,7 +43,7 @@ FIELDS: Mapping[str, Field] = {
     "address": Field(Column("ADDRESS"), lambda _, f: f.address),
     "gpu": Field(Column("GPU"), lambda inventory, f: inventory.gpu_names.get(f.address, "")),
     "group": Field(Column("GROUP", right=True), lambda _, f: phrases.group_name(f.iommu_group)),
-    "numa": Field(Column("NUMA", right=True), lambda _, f: phrases.node_name(f.numa_node)),
+    "numa": Field(Column("NUMA", right=True), lambda _, f: node_name(f)),
     "driver": Field(Column("DRIVER"), lambda _, f: phrases.function_driver(f)),
     "guest": Field(Column("GUEST"), lambda inventory, f: phrases.guest_state(f, inventory)),
     "claim": Field(Column("CLAIM", optional=True), lambda _, f: f.claim or ""),
@@ -102,9 +103,6 @@ def flat_table(
     columns = [column._replace(optional=False) for column in columns] if asked else columns
     layout = Layout(columns, rows, width)
     return Stack(*(layout.header() if header else ()), *layout.lines(rows))
-
-
-# -- the page of the whole host ------------------------------------------------------------------------------
 
 
 def inventory_table(inventory: Inventory, *, width: int, everything: bool) -> RenderableType:

@@ -12,7 +12,7 @@ from vfioctl.console.words import NONE, UNKNOWN, counted, listed, plain
 from vfioctl.core.marks import Mark, MarkKind
 from vfioctl.core.reservations import Reservation
 from vfioctl.inventory.model.functions import Function, Inventory, Link
-from vfioctl.inventory.model.groups import Group, NumaNode
+from vfioctl.inventory.model.machine import Group, NumaNode
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.units import format_cpu_list, format_size
 
@@ -45,11 +45,6 @@ def driver_or_mark(function: Function) -> Text:
 
 def group_name(number: int | None) -> str:
     return NONE if number is None else str(number)
-
-
-def node_name(number: int | None) -> str:
-    """Return the node's name; `unknown` if the firmware reports none (-1)."""
-    return UNKNOWN if number is None else str(number)
 
 
 def node_heading(number: int | None, node: NumaNode | None) -> str:

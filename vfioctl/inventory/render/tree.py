@@ -12,7 +12,7 @@ from rich.tree import Tree
 from vfioctl.console import words
 from vfioctl.console.columns import note_lines
 from vfioctl.inventory.model.functions import Function, Inventory
-from vfioctl.inventory.model.groups import Group
+from vfioctl.inventory.model.machine import Group
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.render import phrases
 from vfioctl.inventory.render.phrases import gpu_notes, warning_notes

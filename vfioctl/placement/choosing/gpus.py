@@ -25,7 +25,7 @@ BRIDGES = "06"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Score:
-    """How good a choice is. Less is better, and an earlier part takes precedence."""
+    """How good a choice is. Less is better, and an earlier part takes precedence. See also `Cost`."""
 
     unknown: int
     """The number of GPUs whose NUMA node is not known."""
@@ -34,15 +34,11 @@ class Score:
     far: int
     """The sum of the distances of these nodes."""
     near: int
-    """The sum of the PCIe distances of all GPUs from the functions that the request names beside them."""
     distance: int
-    """The sum of the PCIe distances of all pairs of GPUs; see `Kind`."""
     unlinked: int
-    """Minus the number of pairs that are peers over NVLink."""
     lost: int
     """The number of other partitions that could be chosen now, and could not afterwards."""
     stranded: int
-    """The number of free GPUs that remain at places of which some are taken, for each such place."""
 
 
 Trees = Mapping[int, Meeting]

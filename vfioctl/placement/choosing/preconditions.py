@@ -172,9 +172,6 @@ def memory_of(function: Function) -> int | None:
     return int(named[1]) * GB if named else None
 
 
-# -- quotas ----------------------------------------------------------------------------------------------
-
-
 def over_quota(request: ClaimRequest, capacity: Capacity, gpus: int) -> str:
     """Return the quota that this number of additional GPUs or vGPUs would exceed; empty if none."""
     return exceeded(capacity.settings.quotas, capacity.taken, request.owner, request.labels, gpus)

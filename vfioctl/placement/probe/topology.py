@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 
 from vfioctl.errors import BadSpec, KernelRefused
-from vfioctl.inventory.model.groups import NumaNode
+from vfioctl.inventory.model.machine import NumaNode
 from vfioctl.kernel.lenient import text_of
 from vfioctl.kernel.protocol import FileReader
 from vfioctl.placement.model.capacity import Core, Topology

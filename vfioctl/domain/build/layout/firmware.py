@@ -12,7 +12,7 @@ from typing import NamedTuple
 from vfioctl.domain.document.architecture import end_of_hole, most_memory
 from vfioctl.domain.model.layout import Choice, Device
 from vfioctl.errors import NoCapacity
-from vfioctl.inventory.model.processor import Processor
+from vfioctl.inventory.model.machine import Processor
 
 GIB = 1 << 30
 DEFAULT_HOLE = 32 * GIB

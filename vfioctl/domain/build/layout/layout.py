@@ -11,7 +11,7 @@ from vfioctl.domain.model.layout import NO_TOPOLOGY, Cell, Choice, Device, Guest
 from vfioctl.domain.model.other_domains import NOBODY, Others
 from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.errors import HostError, some_of
-from vfioctl.inventory.model.processor import Processor
+from vfioctl.inventory.model.machine import Processor
 from vfioctl.placement.model.capacity import Capacity
 from vfioctl.placement.model.placement import WARNING
 from vfioctl.units import CpuSet

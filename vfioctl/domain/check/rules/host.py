@@ -9,7 +9,7 @@ from functools import cached_property
 from vfioctl.domain.check.rules.fault import Fault
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.xml import MARK
-from vfioctl.inventory.model.processor import Processor
+from vfioctl.inventory.model.machine import Processor
 from vfioctl.placement.model.capacity import Capacity
 from vfioctl.placement.model.claims import Owner
 

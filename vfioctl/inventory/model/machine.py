@@ -1,4 +1,4 @@
-"""What functions are in: IOMMU groups, cards, NUMA nodes, and the IOMMU itself. May not do input or output."""
+"""What a machine has around its functions: groups, cards, NUMA nodes, the IOMMU, the processor. May not do I/O."""
 
 from __future__ import annotations
 
@@ -65,3 +65,22 @@ class Iommu:
     """intel-vt-d, amd-vi, arm-smmu-v3, ... or None"""
     translating: bool
     reason: str = ""
+
+
+@record_class
+class Processor:
+    """The processor, as /proc/cpuinfo reports it."""
+
+    arch: str
+    """As libvirt and QEMU name it: x86_64, aarch64; ppc64le also for ppc64."""
+    is_amd: bool = False
+    vendor: str = ""
+    """As cpuinfo names it: GenuineIntel, AuthenticAMD; empty if it does not."""
+    family: str = ""
+    model: str = ""
+    address_bits: int | None = None
+    """The width of physical addresses; None if it is not known."""
+
+    @property
+    def is_x86(self) -> bool:
+        return self.arch == "x86_64"
