@@ -32,6 +32,7 @@ class NoHolders(Action):
 
     name: ClassVar[str] = UNHELD
     merges: ClassVar[bool] = True
+    _among: ClassVar[str] = ""
 
     def run(self, context: Context, step: Step) -> None:
         """Wait until a stopped service has closed the device. Raises DeviceInUse if it is still held at the timeout."""
@@ -50,25 +51,20 @@ class NoHolders(Action):
         return subjects
 
     def describe(self, step: Step) -> str:
-        return f"check again for holders of {listed(step.target.split())}"
+        return f"check again for holders of {self._among}{listed(step.target.split())}"
 
     def progress(self, step: Step) -> str:
-        return f"nobody holds {step.target}?"
+        return f"nobody holds {self._among}{step.target}?"
 
 
 class NoHoldersOfVfs(NoHolders):
     """Verifies that the VFs of the named functions have no holders."""
 
     name: ClassVar[str] = UNHELD_VFS
+    _among: ClassVar[str] = "the VFs of "
 
     def _affected(self, inventory: Inventory, subjects: list[Subject]) -> list[Subject]:
         return [vf for function in _functions(inventory, subjects) for vf in function.virtfns]
-
-    def describe(self, step: Step) -> str:
-        return f"check again for holders of the VFs of {listed(step.target.split())}"
-
-    def progress(self, step: Step) -> str:
-        return f"nobody holds the VFs of {step.target}?"
 
 
 def check_not_held(subjects: Sequence[str], why: str) -> Step:

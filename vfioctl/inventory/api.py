@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from vfioctl.errors import BadAddress, DeviceInUse
 from vfioctl.inventory.probe.scan import Catalogue, Scan, neighbours
+from vfioctl.inventory.selection.selector import drivers_in, nodes_in, select
 
 if TYPE_CHECKING:
     from vfioctl.core.change import Fact
@@ -157,8 +158,6 @@ class InventoryApi:
     @staticmethod
     def chosen(inventory: Inventory, selectors: Sequence[str], *, every: bool | None = None) -> tuple[PciAddress, ...]:
         """Return what `find` returns, from an inventory that was read already. `every`: None for one device only."""
-        from vfioctl.inventory.selection.selector import select
-
         return select(inventory, selectors, every=every)
 
     def facts(self, addresses: Iterable[str]) -> Mapping[str, Fact]:
@@ -226,15 +225,11 @@ def suggest_devices(session: Session, begun: str) -> list[tuple[str, str]]:
 
 def suggest_drivers(session: Session, _begun: str) -> list[tuple[str, str]]:
     """Return the host's drivers."""
-    from vfioctl.inventory.selection.selector import drivers_in
-
     return [(name, "") for name in drivers_in(InventoryApi(session).inventory(nvml=False))]
 
 
 def suggest_nodes(session: Session, _begun: str) -> list[tuple[str, str]]:
     """Return the host's NUMA nodes."""
-    from vfioctl.inventory.selection.selector import nodes_in
-
     return [(number, "") for number in nodes_in(InventoryApi(session).inventory(nvml=False))]
 
 

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from vfioctl.errors import BadSpec, NoCapacity, UnknownDevice
 from vfioctl.inventory.model.functions import Function
@@ -28,9 +27,6 @@ from vfioctl.placement.model.claims import ClaimRequest
 from vfioctl.placement.model.placement import NewVgpus, Placement, Rejection
 from vfioctl.units import Uuid
 from vfioctl.vgpu.model.kinds import creates, place_and_type
-
-if TYPE_CHECKING:
-    from vfioctl.core.change import Plan
 
 _FREE = "free, with room for one; cards with less to spare go first"
 
@@ -79,17 +75,13 @@ def candidates(capacity: Capacity, *, virtual: bool = False) -> Sequence[Functio
 
 
 def _new_vgpus(request: ClaimRequest, capacity: Capacity, creation: VgpuCreation) -> Placement:
-    vgpus = _vgpus_of(creation.plan)
+    places = Counter(place_and_type(change) for change in creation.plan.changes if creates(change))
+    vgpus = [NewVgpus(parent, kind, count) for (parent, kind), count in places.items()]
     if over := over_quota(request, capacity, sum(new.count for new in vgpus)):
         raise no_capacity(over, (), {})
     placement = place_near(vgpus, request, capacity)
     others = tuple(_other_cards(vgpus, request, capacity, creation))
     return replace(placement, why=(*creation.plan.notes, *placement.why), others=others)
-
-
-def _vgpus_of(plan: Plan) -> tuple[NewVgpus, ...]:
-    places = Counter(place_and_type(change) for change in plan.changes if creates(change))
-    return tuple(NewVgpus(parent, kind, count) for (parent, kind), count in places.items())
 
 
 def _other_cards(

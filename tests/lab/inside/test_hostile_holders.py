@@ -103,7 +103,7 @@ def opened(path: Path) -> Callable[[], int]:
 
 def scanned() -> Running:
     live = Live()
-    return Processes(live).results()
+    return Processes(live).running
 
 
 # -- nobody hides ----------------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ def test_a_refused_file_that_may_be_a_device_is_a_doubt(place: Path) -> None:
         found = live.open_nodes(pid)
         assert has(found)
         assert found.unread == f"its file descriptor {_of_fuse(pid, place)} could not be read (EACCES)"
-        assert (pid, found.unread) in [(p.pid, p.unread) for p in scan.Processes(live).results().suspects]
+        assert (pid, found.unread) in [(p.pid, p.unread) for p in scan.Processes(live).running.suspects]
 
 
 def _of_fuse(pid: str, place: Path) -> str:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.holders import Holder, HolderKind
-from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.probe.nodes import VTCONSOLES, is_drawn, why_claimed
 from vfioctl.kernel.lenient import link_name, names_in, number_of, text, text_of
 from vfioctl.kernel.protocol import PCI_DEVICES, PCI_DRIVERS, Descendant, Reader, Unanswered
@@ -28,6 +27,16 @@ _DEEPEST = 8
 """Maximum depth of stacked block devices: partition, RAID, encryption, volumes, ..."""
 
 
+class _Use(NamedTuple):
+    """One use of a function by the kernel: the fields of its `Holder`."""
+
+    kind: HolderKind
+    name: str
+    path: str
+    how: str
+    remedy: str = ""
+
+
 class KernelHolders:
     """Finds the kernel-side holders of functions."""
 
@@ -41,47 +50,41 @@ class KernelHolders:
         return Network(self._kernel)
 
     def holders(self, function: Function, below: Sequence[Descendant]) -> Iterator[Holder]:
-        yield from self._disks.holders(function.address, below)
-        if any(device.subsystem == "net" for device in below):
-            yield from self._network.holders(function.address, below)
-        yield from _mdev_holders(function, below)
-        yield from _vgpu_holders(self._kernel, function)
-        yield from _console_holders(self._kernel, function, below)
-        yield from _module_holders(self._kernel, function)
+        address = function.address
+        for kind, name, path, how, remedy in self._uses(function, below):
+            yield Holder(address=address, kind=kind, name=name, path=path, how=how, remedy=remedy)
+
+    def _uses(self, function: Function, below: Sequence[Descendant]) -> Iterator[_Use]:
+        yield from self._disks.uses(below)
+        for interface in [device for device in below if device.subsystem == "net"]:
+            if use := self._network.use_of(interface):
+                yield _Use(HolderKind.NETWORK, *use)
+        yield from _mdevs(below)
+        yield from _vgpu(self._kernel, function.address)
+        yield from _consoles(self._kernel, function, below)
+        yield from _module(self._kernel, function.driver)
 
 
-def _mdev_holders(function: Function, below: Sequence[Descendant]) -> Iterator[Holder]:
+def _mdevs(below: Sequence[Descendant]) -> Iterator[_Use]:
     for device in below:
         if device.subsystem == "mdev":
             name = device.path.rpartition("/")[2]
-            yield Holder(
-                address=function.address,
-                kind=HolderKind.MDEV,
-                name=name,
-                path=device.path,
-                how="a live mdev",
-                remedy=f"stop the guest that has it, then vfioctl vgpu remove {name}{_FOREIGN}",
-            )
+            remedy = f"stop the guest that has it, then vfioctl vgpu remove {name}{_FOREIGN}"
+            yield _Use(HolderKind.MDEV, name, device.path, "a live mdev", remedy)
 
 
-def _vgpu_holders(kernel: Reader, function: Function) -> Iterator[Holder]:
+def _vgpu(kernel: Reader, address: str) -> Iterator[_Use]:
     """Yield the vGPU on a VF with NVIDIA's vendor-specific VFIO."""
-    path = f"{PCI_DEVICES}/{function.address}/nvidia/current_vgpu_type"
+    path = f"{PCI_DEVICES}/{address}/nvidia/current_vgpu_type"
     if not kernel.has(path):
         return
     ((_, kind),) = kernel.survey(text, [path])
     if kind not in ("", "0"):
-        yield Holder(
-            address=function.address,
-            kind=HolderKind.VGPU,
-            name=f"vGPU type {kind}",
-            path=path,
-            how="a live vGPU",
-            remedy=f"stop the guest that has it, then vfioctl vgpu remove {function.address}{_FOREIGN}",
-        )
+        remedy = f"stop the guest that has it, then vfioctl vgpu remove {address}{_FOREIGN}"
+        yield _Use(HolderKind.VGPU, f"vGPU type {kind}", path, "a live vGPU", remedy)
 
 
-def _console_holders(kernel: Reader, function: Function, below: Sequence[Descendant]) -> Iterator[Holder]:
+def _consoles(kernel: Reader, function: Function, below: Sequence[Descendant]) -> Iterator[_Use]:
     """Yield the framebuffers that show the text console."""
     own = [device.path.rpartition("/")[2] for device in below if device.subsystem == "graphics"]
     if function.boot_vga and not own:
@@ -89,36 +92,25 @@ def _console_holders(kernel: Reader, function: Function, below: Sequence[Descend
     consoles = names_in(kernel, VTCONSOLES) if own else []
     for console, drawn in kernel.survey(is_drawn, consoles):
         for framebuffer in own if drawn is True else ():
-            yield Holder(
-                address=function.address,
-                kind=HolderKind.CONSOLE,
-                name=console,
-                path=f"/dev/{framebuffer}",
-                how="the text console",
-                remedy=f"echo 0 > {VTCONSOLES}/{console}/bind",
-            )
+            detach = f"echo 0 > {VTCONSOLES}/{console}/bind"
+            yield _Use(HolderKind.CONSOLE, console, f"/dev/{framebuffer}", "the text console", detach)
 
 
 def _is_of_firmware(kernel: Reader, framebuffer: str) -> bool:
     return link_name(kernel, f"{_FRAMEBUFFERS}/{framebuffer}/device").startswith(_FIRMWARE)
 
 
-def _module_holders(kernel: Reader, function: Function) -> Iterator[Holder]:
+def _module(kernel: Reader, driver: str | None) -> Iterator[_Use]:
     """Yield the driver's module if it is in use: by other modules, or by open files of its devices."""
-    home = f"{PCI_DRIVERS}/{function.driver}/module"
-    count = text_of(kernel, f"{home}/refcnt") if function.driver else ""
+    home = f"{PCI_DRIVERS}/{driver}/module"
+    count = text_of(kernel, f"{home}/refcnt") if driver else ""
     if count.isdecimal() and int(count):
-        users = ", ".join(names_in(kernel, f"{home}/holders"))
-        yield Holder(
-            address=function.address,
-            kind=HolderKind.MODULE,
-            name=link_name(kernel, home),
-            path=f"/sys/module/{link_name(kernel, home)}",
-            how=f"used {count} times" + (f" by {users}, or by open files of its devices" if users else ""),
-        )
+        name, users = link_name(kernel, home), ", ".join(names_in(kernel, f"{home}/holders"))
+        how = f"used {count} times" + (f" by {users}, or by open files of its devices" if users else "")
+        yield _Use(HolderKind.MODULE, name, f"/sys/module/{name}", how)
 
 
-class _Use(NamedTuple):
+class _DiskUse(NamedTuple):
     """One use of a block device."""
 
     name: str
@@ -132,36 +124,28 @@ class _Disks:
     def __init__(self, kernel: Reader) -> None:
         self._kernel = kernel
 
-    def holders(self, address: PciAddress, below: Sequence[Descendant]) -> Iterator[Holder]:
+    def uses(self, below: Sequence[Descendant]) -> Iterator[_Use]:
         """Yield the uses of the disks and partitions below a function."""
         disks = [device for device in below if device.subsystem == "block" and device.number]
         uses = {disk.path: [*self._uses(disk.number, disk.path)] for disk in disks}
         idle = [disk for disk in disks if not any(uses[other] for other in uses if _is_at_or_below(other, disk.path))]
         for path, why in self._claimed(idle).items():
-            uses[path] = [_Use(_name(path), why, f"find out with lsblk {_node(path)}, and take it out of use")]
+            uses[path] = [_DiskUse(_name(path), why, f"find out with lsblk {_node(path)}, and take it out of use")]
         for path, uses_of_path in uses.items():
-            for use in uses_of_path:
-                yield Holder(
-                    address=address,
-                    kind=HolderKind.DISK,
-                    path=_node(path),
-                    name=use.name,
-                    how=use.how,
-                    remedy=use.remedy,
-                )
+            yield from (_Use(HolderKind.DISK, use.name, _node(path), use.how, use.remedy) for use in uses_of_path)
 
-    def _uses(self, number: str, path: str, depth: int = _DEEPEST) -> Iterator[_Use]:
+    def _uses(self, number: str, path: str, depth: int = _DEEPEST) -> Iterator[_DiskUse]:
         places = sorted(self._mounts.get(number, ()), key=len)
         if places:
             more = f" at {len(places)} places" if len(places) > 1 else ""
             remedy = f"umount {quote(places[0])}" if places[0] != "/" else "this host runs from it"
-            yield _Use(places[0], f"mounted{more}", remedy)
+            yield _DiskUse(places[0], f"mounted{more}", remedy)
         if number in self._swaps:
-            yield _Use("swap", "swap", f"swapoff {quote(self._swaps[number])}")
+            yield _DiskUse("swap", "swap", f"swapoff {quote(self._swaps[number])}")
         for upper in names_in(self._kernel, f"{path}/holders") if depth else ():
             yield from self._above(upper, depth - 1)
 
-    def _above(self, upper: str, depth: int) -> Iterator[_Use]:
+    def _above(self, upper: str, depth: int) -> Iterator[_DiskUse]:
         """Yield the uses of a device that is built on this one."""
         home = f"{_BLOCK}/{upper}"
         label = text_of(self._kernel, f"{home}/dm/name") or upper
@@ -171,9 +155,9 @@ class _Disks:
         users = [*self._uses(text_of(self._kernel, f"{home}/dev"), home, depth)]
         for use in users:
             remedy = f"{use.remedy}, then {undo}" if use.name != "/" else use.remedy
-            yield _Use(use.name, f"{use.how}, through {label}", remedy)
+            yield _DiskUse(use.name, f"{use.how}, through {label}", remedy)
         if not users:
-            yield _Use(label, f"a part of {label}", undo)
+            yield _DiskUse(label, f"a part of {label}", undo)
 
     def _claimed(self, disks: Sequence[Descendant]) -> Mapping[str, str]:
         """Return the block devices that have, or may have, an owner that no file names. Workers ask the kernel."""

@@ -32,7 +32,7 @@ def read_holders(
     looked_at = [(function, read_below(kernel, function)) for function in _with_vfs(functions, inventory)]
     kernel_holders = KernelHolders(kernel)
     holders = [holder for function, below in looked_at for holder in kernel_holders.holders(function, below)]
-    running = processes.results()
+    running = processes.running
     holders += _processes(kernel, _index_of_functions(kernel, looked_at), running.processes)
     taken = {holder.address for holder in holders if holder.pid is not None}
     free = [f for f, _ in looked_at if f.serves_guests and f.address not in taken and f.iommu_group is not None]
@@ -50,7 +50,7 @@ def read_mdev_holders(
     links = {mdev: _group_of_mdev(kernel, mdev) for mdev in mdevs}
     groups = {mdev: known.get(mdev) if group is None else group for mdev, group in links.items()}
     index = _index_of_mdevs(kernel, groups)
-    running = processes.results()
+    running = processes.running
     mdev_holders = list(_processes(kernel, index, running.processes))
     taken = {holder.address for holder in mdev_holders}
     free = [(mdev, group) for mdev, group in groups.items() if group is not None and mdev not in taken]

@@ -9,8 +9,6 @@ from shlex import quote
 from typing import NamedTuple
 
 from vfioctl.errors import KernelRefused
-from vfioctl.inventory.model.holders import Holder, HolderKind
-from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.lenient import text_of
 from vfioctl.kernel.protocol import Descendant, Reader
 
@@ -42,20 +40,12 @@ class Network:
     def __init__(self, kernel: Reader) -> None:
         self._kernel = kernel
 
-    def holders(self, address: PciAddress, below: Sequence[Descendant]) -> Iterator[Holder]:
-        """Yield the interfaces below a function that are up."""
-        for device in below:
-            name = device.path.rpartition("/")[2]
-            if device.subsystem == "net" and self._is_up(device.path):
-                how, remedy = self._carries(name, self._with_uppers(name, device.path))
-                yield Holder(
-                    address=address,
-                    kind=HolderKind.NETWORK,
-                    name=name,
-                    path=f"{_INTERFACES}/{name}",
-                    how=how,
-                    remedy=remedy,
-                )
+    def use_of(self, interface: Descendant) -> tuple[str, str, str, str] | None:
+        """Return name, path, use and remedy of an interface that is up; None for others."""
+        if not self._is_up(interface.path):
+            return None
+        name = interface.path.rpartition("/")[2]
+        return name, f"{_INTERFACES}/{name}", *self._how_and_remedy(name, self._with_uppers(name, interface.path))
 
     def _is_up(self, path: str) -> bool:
         try:
@@ -63,7 +53,7 @@ class Network:
         except ValueError:
             return False
 
-    def _carries(self, name: str, interfaces: Sequence[str]) -> tuple[str, str]:
+    def _how_and_remedy(self, name: str, interfaces: Sequence[str]) -> tuple[str, str]:
         uppers = [f"a part of {upper}" for upper in interfaces[1:]]
         default = ["the default route"] if self._default & {*interfaces} else []
         session = ["this SSH session"] if self._session & {*interfaces} else []

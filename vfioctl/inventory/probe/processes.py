@@ -75,7 +75,7 @@ _UNKNOWN = Identity("", None, Membership(), None)
 
 
 class Processes:
-    """A scan of all processes, started by the constructor; `results` waits for it."""
+    """A scan of all processes, started by the constructor; `running` waits for it."""
 
     def __init__(self, kernel: Reader, *, timeout: float | None = None) -> None:
         pids = [name for name in names_in(kernel, "/proc") if name.isdecimal()]
@@ -83,12 +83,9 @@ class Processes:
         self._reads_all = kernel.reads_all_processes
         self._answers = kernel.survey(look, pids, timeout=timeout, total=WHOLE_SCAN)
 
-    def results(self) -> Running:
-        """Return the running processes. One that blocks, such as by a file on a dead server, counts as unread."""
-        return self._running
-
     @cached_property
-    def _running(self) -> Running:
+    def running(self) -> Running:
+        """The running processes, waited for. One that blocks, such as by a file on a dead server, counts as unread."""
         running = []
         for pid, seen in self._answers:
             if isinstance(seen, Unanswered):
@@ -158,10 +155,7 @@ def who(kernel: Reader, pid: str) -> tuple[Any, ...]:
 
 
 def _believed_command_line(kernel: Reader, pid: str) -> str:
-    """Return the command line, if all of the process's users are believed; anybody can give a program any other name.
-
-    All of them: a program that is setuid has the command line that an ordinary user gave it.
-    """
+    """Return the command line if all of a process's users are believed: a setuid one has that of an ordinary user."""
     users = _users(kernel, pid)
     believed = kernel.believed_users
     if not users or not all(uid == 0 or str(uid) in believed or kernel.user(uid) in believed for uid in set(users)):

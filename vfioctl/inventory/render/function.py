@@ -86,9 +86,7 @@ def _group_words(group: Group) -> str:
 
 
 def _place(inventory: Inventory, function: Function) -> _Facts:
-    nodes = {node.id: node for node in inventory.numa_nodes}
-    node = nodes.get(-1 if function.numa_node is None else function.numa_node)
-    yield "NUMA node", phrases.node_heading(function.numa_node, node).removeprefix("NUMA node ")
+    yield "NUMA node", phrases.node_heading(function.numa_node, inventory).removeprefix("NUMA node ")
     bridge = inventory.by_address.get(function.upstream) if function.upstream else None
     yield "below", f"{function.upstream} {phrases.name_of(bridge) if bridge else ''}" if function.upstream else None
     yield "needs", words.listed(function.suppliers)

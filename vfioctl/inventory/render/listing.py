@@ -196,11 +196,8 @@ def _sections(inventory: Inventory) -> dict[str, list[_Row]]:
                 rows.extend(_virtual_row(inventory, member))
                 rows.extend(_vgpu_row(inventory, member))
                 seen.add(address)
-    nodes = {node.id: node for node in inventory.numa_nodes}
-    by_heading = {
-        phrases.node_heading(number, nodes.get(-1 if number is None else number)): sections[number]
-        for number in sorted(sections, key=lambda n: (n is None, n))
-    }
+    order = sorted(sections, key=lambda number: (number is None, number))
+    by_heading = {phrases.node_heading(number, inventory): sections[number] for number in order}
     unread = [unread_cells(inventory, address, _GPU_FIELDS) for address in inventory.unread]
     return {**by_heading, phrases.UNREAD: unread} if unread else by_heading
 

@@ -12,7 +12,7 @@ from vfioctl.console.words import NONE, UNKNOWN, counted, listed, plain
 from vfioctl.core.marks import Mark, MarkKind
 from vfioctl.core.reservations import Reservation
 from vfioctl.inventory.model.functions import Function, Inventory, Link
-from vfioctl.inventory.model.machine import Group, NumaNode
+from vfioctl.inventory.model.machine import Group
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.units import format_cpu_list, format_size
 
@@ -47,10 +47,11 @@ def group_name(number: int | None) -> str:
     return NONE if number is None else str(number)
 
 
-def node_heading(number: int | None, node: NumaNode | None) -> str:
+def node_heading(number: int | None, inventory: Inventory) -> str:
     """`NUMA node 0   CPUs 0-55   503 GiB`."""
     if number is None:
         return "NUMA node unknown   the firmware does not say"
+    node = next((node for node in inventory.numa_nodes if node.id == number), None)
     cpus = f"CPUs {format_cpu_list(node.cpus)}" if node and node.cpus else ""
     memory = format_size(node.memory_bytes) if node and node.memory_bytes is not None else ""
     return "   ".join(filter(None, (f"NUMA node {number}", cpus, memory)))

@@ -22,10 +22,9 @@ from vfioctl.units import format_cpu_list
 def inventory_tree(inventory: Inventory, *, everything: bool) -> RenderableType:
     """Render the groups that have a GPU or a companion, with all members; or every group."""
     wanted = dict.fromkeys(f.address for f in inventory.functions) if everything else _gpus_and_companions(inventory)
-    nodes = {node.id: node for node in inventory.numa_nodes}
     trees = []
     for number, blocks in _by_node(inventory, wanted).items():
-        tree = Tree(_line(phrases.node_heading(number, nodes.get(-1 if number is None else number))))
+        tree = Tree(_line(phrases.node_heading(number, inventory)))
         for group, members in blocks:
             branch = tree.add(_group_line(group))
             for line in _member_lines(inventory, members, unfold=everything):

@@ -1,6 +1,6 @@
 """Chooses functions, by selectors (`0000:41:00.0`, `41:00.0`, `gpu0`, `10de:2330`) or by the filters of a listing.
 
-May not do input or output. Imports no other model, so that a listing can be asked for before the models are imported.
+May not do input or output. Imports no model, so that a listing can be asked for before the models are imported.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.errors import BadAddress, BadSpec, HostError, UnknownDevice, some_of
-from vfioctl.inventory.model.values import PciAddress
 
 if TYPE_CHECKING:
     from vfioctl.inventory.model.functions import Function, Inventory
+    from vfioctl.inventory.model.values import PciAddress
 
 NO_DRIVER = "none"
 UNKNOWN_NODE = "unknown"
-_IDS = re.compile(r"([0-9a-fA-F]{4}):([0-9a-fA-F]{4})", re.ASCII)
-_NUMBERED = re.compile(r"gpu[0-9]{1,5}", re.ASCII)
 
 
 def select(inventory: Inventory, selectors: Sequence[str], *, every: bool | None) -> tuple[PciAddress, ...]:
@@ -33,9 +31,12 @@ def select(inventory: Inventory, selectors: Sequence[str], *, every: bool | None
 
 
 def _select(inventory: Inventory, selector: str, *, every: bool | None) -> Sequence[PciAddress]:
-    if _NUMBERED.fullmatch(selector):
+    from vfioctl.inventory.model.preconditions import refuse_unread
+    from vfioctl.inventory.model.values import PciAddress
+
+    if re.fullmatch(r"gpu[0-9]{1,5}", selector, re.ASCII):
         return [_numbered(inventory, selector)]
-    if ids := _IDS.fullmatch(selector):
+    if ids := re.fullmatch(r"([0-9a-fA-F]{4}):([0-9a-fA-F]{4})", selector, re.ASCII):
         return _by_ids(inventory, ids[1].lower(), ids[2].lower(), every=every)
     try:
         address = PciAddress(selector)
@@ -43,8 +44,6 @@ def _select(inventory: Inventory, selector: str, *, every: bool | None) -> Seque
         error.hint = "name a device as 0000:41:00.0, 41:00.0, gpu0 or 10de:2330"
         raise
     if address not in inventory.by_address:
-        from vfioctl.inventory.model.preconditions import refuse_unread
-
         refuse_unread(address, inventory)
         raise UnknownDevice(f"there is no device {address} here", hint=_nearest(inventory, address))
     return [address]

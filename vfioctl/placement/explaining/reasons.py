@@ -267,7 +267,8 @@ def no_capacity(
     hint: str = "",
 ) -> NoCapacity:
     """Return the error: the reason for each device as facts, and the most frequent ones unless there is a `hint`."""
-    listed = [*rejections, *(_rejection(gpu, reasons[gpu.address]) for gpu in gpus if gpu.address in reasons)]
+    unfit = ((gpu, reasons[gpu.address]) for gpu in gpus if gpu.address in reasons)
+    listed = [*rejections, *(Rejection(gpu.address, gpu.title, why, free=why.startswith(_CAN)) for gpu, why in unfit)]
     grouped: dict[str, list[str]] = {}
     for rejection in listed:
         grouped.setdefault(rejection.reason, []).append(rejection.device)
@@ -276,7 +277,3 @@ def no_capacity(
     is_said = len(grouped) == 1 and all(reason in message for reason in grouped)
     hint = hint or ("" if is_said else "\n".join([*lines[:_MOST_REASONS], *more]))
     return NoCapacity(message, hint=hint, facts={"devices": [asdict(rejection) for rejection in listed]})
-
-
-def _rejection(gpu: Function, reason: str) -> Rejection:
-    return Rejection(gpu.address, gpu.title, reason, free=reason.startswith(_CAN))

@@ -120,18 +120,14 @@ class _Caches:
     def read(self, cpu: int) -> Collection[int]:
         """Return the online CPUs that share a CPU's L3 cache; none if it has none. Raises KernelRefused, BadSpec."""
         home = f"{CPUS}/cpu{cpu}/cache"
-        if (shared := self._shared(home, self._index)) is not None:
-            return {cpu, *shared}
-        for index in self._kernel.children(home):
-            if re.fullmatch(r"index[0-9]", index, re.ASCII) and (shared := self._shared(home, index)) is not None:
-                self._index = index
-                return {cpu, *shared}
+        for index in self._indexes(home):
+            with suppress(KernelRefused):
+                texts = self._kernel.entries(f"{home}/{index}", (_LEVEL, _SHARED), ()).texts
+                if texts.get(_LEVEL) == "3":
+                    self._index = index
+                    return {cpu, *parse_cpu_list(texts.get(_SHARED, ""))}
         return ()
 
-    def _shared(self, home: str, index: str) -> Collection[int] | None:
-        """Return the CPUs that share a cache; None if it is no L3 cache."""
-        try:
-            texts = self._kernel.entries(f"{home}/{index}", (_LEVEL, _SHARED), ()).texts
-        except KernelRefused:
-            return None
-        return parse_cpu_list(texts.get(_SHARED, "")) if texts.get(_LEVEL) == "3" else None
+    def _indexes(self, home: str) -> Iterator[str]:
+        yield self._index
+        yield from (name for name in self._kernel.children(home) if re.fullmatch(r"index[0-9]", name, re.ASCII))
