@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from vfioctl.errors import BadAddress, DeviceInUse
-from vfioctl.inventory.probe.scan import Catalogue, Scan, neighbours
+from vfioctl.inventory.probe.scan import Catalogue, Scan, drivers_of, has_aliases, neighbours
 from vfioctl.inventory.selection.selector import drivers_in, nodes_in, select
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from vfioctl.inventory.model.holders import Holder, Holders
     from vfioctl.inventory.model.machine import Processor
     from vfioctl.inventory.model.values import PciAddress
-    from vfioctl.inventory.probe.drivers import drivers_of, has_aliases
     from vfioctl.inventory.probe.owners import guest_name, is_vmm
     from vfioctl.inventory.probe.processes import Processes, hidden
     from vfioctl.session import Session
@@ -40,8 +39,6 @@ __all__ = [
     "until_released",
 ]
 _PROBES = {
-    "drivers_of": "drivers",
-    "has_aliases": "drivers",
     "guest_name": "owners",
     "is_vmm": "owners",
     "hidden": "processes",
@@ -115,13 +112,13 @@ class InventoryApi:
 
     def processor(self) -> Processor:
         """Return what the host's processor is."""
-        from vfioctl.inventory.probe.cpus import read_processor
+        from vfioctl.inventory.probe.machine import read_processor
 
         return read_processor(self._kernel)
 
     def online_cpus(self) -> tuple[int, ...]:
         """Return the CPUs that are online, or those of all NUMA nodes where the kernel does not list them."""
-        from vfioctl.inventory.probe.cpus import read_online
+        from vfioctl.inventory.probe.machine import read_online
 
         nodes = self.inventory(nvml=False).numa_nodes if not (online_cpus := read_online(self._kernel)) else ()
         return online_cpus or tuple(cpu for node in nodes for cpu in node.cpus)

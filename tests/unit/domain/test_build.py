@@ -30,7 +30,7 @@ from vfioctl.host import Host
 from vfioctl.inventory.model.machine import Processor
 from vfioctl.inventory.model.numa_affinity import above
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.inventory.probe.cpus import read_processor
+from vfioctl.inventory.probe.machine import read_processor
 from vfioctl.kernel.recorded.host import Recorded
 from vfioctl.kernel.recorded.tree import form
 from vfioctl.placement.model.capacity import HugepagePool

@@ -17,7 +17,7 @@ from tests.probing import read_inventory
 from tests.users import as_root
 from vfioctl.host import Host
 from vfioctl.inventory.model.machine import NumaNode
-from vfioctl.inventory.probe.cpus import read_nodes
+from vfioctl.inventory.probe.machine import read_nodes
 from vfioctl.kernel.recorded.host import Recorded, read_tree
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.placement.model.capacity import Capacity, HugepagePool, Topology

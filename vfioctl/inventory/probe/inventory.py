@@ -14,11 +14,9 @@ from vfioctl.inventory.model.functions import Bar, Function, Inventory, Link, Nv
 from vfioctl.inventory.model.machine import Iommu
 from vfioctl.inventory.model.scope import in_order
 from vfioctl.inventory.model.values import PciAddress, known_address
-from vfioctl.inventory.probe.cpus import node_with, read_nodes
-from vfioctl.inventory.probe.drivers import driver_names
-from vfioctl.inventory.probe.iommu import group_of, read_groups, read_iommu, read_members
+from vfioctl.inventory.probe.machine import group_of, node_with, read_groups, read_iommu, read_members, read_nodes
 from vfioctl.inventory.probe.pci import Facts
-from vfioctl.inventory.probe.scan import Scan
+from vfioctl.inventory.probe.scan import Scan, driver_names
 from vfioctl.kernel.lenient import failure_of, names_in
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, PCI_DRIVERS, NvmlAnswer, Reader, Unanswered
 from vfioctl.units import Uuid

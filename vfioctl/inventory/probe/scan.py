@@ -1,4 +1,4 @@
-"""Reads PCI functions as plain facts, all of them or some with what must be read beside them.
+"""Reads PCI functions as plain facts, all of them or some with what must be read beside them; finds their drivers.
 
 May not import a model: its workers run while the caller imports those.
 """
@@ -9,11 +9,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import cached_property, partial
 
 from vfioctl.errors import KernelRefused
-from vfioctl.inventory.probe.drivers import aliases_text, modules_for, read_aliases
 from vfioctl.inventory.probe.pci import SAFE, Facts, read_everything, read_function
-from vfioctl.kernel.lenient import failure_of, names_in, nvidia_gpus
-from vfioctl.kernel.modalias import Aliases
-from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_ADDRESS, PCI_DEVICES, NvmlAnswer, Reader, Unanswered
+from vfioctl.kernel.lenient import failure_of, names_in, nvidia_gpus, text_of
+from vfioctl.kernel.modalias import NATIVE, VFIO, Aliases
+from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_ADDRESS, PCI_DEVICES, PCI_DRIVERS, NvmlAnswer, Reader, Unanswered
 
 _NAMES = {
     "vendor_name": ("ID_VENDOR_FROM_DATABASE",),
@@ -196,3 +195,51 @@ def neighbours(kernel: Reader, asked: Iterable[str]) -> list[str] | None:
 
 def _beginning(addresses: Sequence[str], beginning: str) -> Iterator[str]:
     return (address for address in addresses if address.startswith(beginning) and PCI_ADDRESS.fullmatch(address))
+
+
+def read_aliases(kernel: Reader) -> Aliases:
+    """Return the running kernel's modules.alias, parsed; empty if it has none."""
+    return Aliases(aliases_text(kernel))
+
+
+def aliases_text(kernel: Reader) -> str:
+    """Return the text of the running kernel's modules.alias; empty if it has none."""
+    try:
+        release = kernel.read("/proc/sys/kernel/osrelease")
+        return kernel.read(f"/lib/modules/{release}/modules.alias")
+    except KernelRefused:
+        return ""
+
+
+def modules_for(aliases: Aliases, modalias: str) -> tuple[str, ...]:
+    """Return the modules that match a device: exact matches first, VFIO modules last."""
+    return tuple(module for bus in (NATIVE, VFIO) for module in aliases.modules(modalias, bus))
+
+
+def drivers_of(kernel: Reader, address: str) -> tuple[str, ...]:
+    """Return the drivers that match a function; none if the function is gone."""
+    modalias = text_of(kernel, f"{PCI_DEVICES}/{address}/modalias")
+    return tuple(dict.fromkeys(driver_names(kernel, modules_for(read_aliases(kernel), modalias)).values()))
+
+
+def has_aliases(kernel: Reader, driver: str) -> bool:
+    """Return whether modules.alias names the module of a registered driver: it then takes only matching devices."""
+    try:
+        module = kernel.link(f"{PCI_DRIVERS}/{driver}/module").rpartition("/")[2]
+    except KernelRefused:
+        return False  # built in, or not registered
+    return read_aliases(kernel).names(module)
+
+
+def driver_names(kernel: Reader, modules: Iterable[str]) -> dict[str, str]:
+    """Return the name of the driver that each module has registered, or the module's name if it is not loaded."""
+    return {module: _driver_name(kernel, module) for module in dict.fromkeys(modules)}
+
+
+def _driver_name(kernel: Reader, module: str) -> str:
+    """Return a module's driver name, which may differ: module vfio_pci, driver vfio-pci."""
+    try:
+        names = kernel.children(f"/sys/module/{module}/drivers")
+    except KernelRefused:
+        return "vfio-pci" if module == "vfio_pci" else module
+    return next((name.removeprefix("pci:") for name in names if name.startswith("pci:")), module)
