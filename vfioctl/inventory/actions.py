@@ -113,7 +113,6 @@ def _seen(context: Context, address: str) -> list[Holder]:
 def _inventory(
     context: Context, subjects: Sequence[Subject], *, names: bool, suspects: Collection[str] = ()
 ) -> Inventory:
-    """Return the functions among the subjects, with their VFs."""
     addresses = [address for address in subjects if isinstance(address, PciAddress)]
     return read_some(context.kernel, addresses, (*context.wedged, *suspects), names=names)
 

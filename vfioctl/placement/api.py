@@ -68,11 +68,10 @@ class PlacementApi:
         settings, links, cpus = self._session.settings(_CLAIMS), request.gpus > 1, request.cpus > 0
         read = read_capacity(self._session.kernel, inventory, taken, settings, links=links, cpus=cpus)
         guests = {cpu: guest for cpu, guest in read.pinned.items() if cpu not in context.own_cpus}
-        pinned = {**guests, **context.pinned}
         capacity = replace(
             read,
             parents=self._parents(request),
-            pinned=pinned,
+            pinned={**guests, **context.pinned},
             held=context.held,
             realtime=request.realtime,
             previews=context.previews,
@@ -167,7 +166,6 @@ class PlacementApi:
         return VgpuApi(self._session)
 
     def _parents(self, request: ClaimRequest) -> Mapping[Uuid, str]:
-        """Return the parents of the host's mediated devices, if the request names such."""
         if not any(isinstance(device, Uuid) for device in request.devices):
             return {}
         vgpus = self._vgpus.vgpus().instances

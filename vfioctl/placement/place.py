@@ -225,10 +225,10 @@ def _weights(devices: Sequence[Subject], functions: Sequence[Function | None]) -
     """Return how much each counts for the shares of nodes: a card once, bridges only if there is nothing else."""
     named, cards, weights = {*devices}, set[str](), []
     for function in functions:
-        is_part = (
-            function is not None and not function.is_vf and function.address in named and function.address.slot in cards
-        )
-        if function is not None:
-            cards.add(function.address.slot)
-        weights.append(int(not (is_part or (function is not None and function.class_code.startswith(BRIDGES)))))
+        if function is None:
+            weights.append(1)
+            continue
+        is_part = not function.is_vf and function.address in named and function.address.slot in cards
+        cards.add(function.address.slot)
+        weights.append(int(not (is_part or function.class_code.startswith(BRIDGES))))
     return weights if any(weights) else [1] * len(weights)

@@ -44,8 +44,6 @@ class Format(StrEnum):
 
 
 class _Form(NamedTuple):
-    """How the inventory is shown."""
-
     format: Format
     columns: str | None
     header: bool

@@ -111,16 +111,12 @@ def _module(kernel: Reader, driver: str | None) -> Iterator[_Use]:
 
 
 class _DiskUse(NamedTuple):
-    """One use of a block device."""
-
     name: str
     how: str
     remedy: str
 
 
 class _Disks:
-    """The block devices of a host that are in use."""
-
     def __init__(self, kernel: Reader) -> None:
         self._kernel = kernel
 

@@ -90,7 +90,6 @@ def assemble(kernel: Reader, scan: Scan, marks: Mapping[str, Mark], reservations
 
 
 def _unread(scan: Scan) -> dict[PciAddress, str]:
-    """Return the functions that could not be read, and why, in address order."""
     unread = {PciAddress(address): why for address, why in scan.unread.items() if PCI_ADDRESS.fullmatch(address)}
     return dict(sorted(unread.items(), key=lambda item: item[0].order))
 

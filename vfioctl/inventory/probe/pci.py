@@ -182,7 +182,6 @@ def _attributes(texts: Mapping[str, str], unknown: dict[str, str]) -> Facts:
 
 
 def _number(text: str, *, least: int, most: int) -> int:
-    """Return a number in this range. Raises ValueError."""
     if not _SIGNED.fullmatch(text) or not least <= int(text) <= most:
         raise ValueError
     return int(text)

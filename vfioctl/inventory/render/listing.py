@@ -128,7 +128,6 @@ def _lines(sections: Mapping[str, list[_Row]], layout: Layout) -> Iterator[Rende
 
 
 def _claims_shown(layout: Layout, fields: Sequence[str], rows: Iterable[_Row]) -> frozenset[str]:
-    """Return the claims that the lines name, each with its owner."""
     claim, owner = fields.index("claim"), fields.index("owner")
     is_shown = layout.shows(claim) and layout.shows(owner)
     return frozenset(str(row[claim]) for row in rows if is_shown)
@@ -221,7 +220,6 @@ def _virtual_row(inventory: Inventory, function: Function) -> Iterator[_Row]:
 
 
 def _vgpu_row(inventory: Inventory, function: Function) -> Iterator[_Row]:
-    """Yield one row that counts the vGPUs on a function and on its VFs."""
     virtual = [inventory.by_address[address] for address in function.virtfns if address in inventory.by_address]
     if vgpus := phrases.vgpus_on([function, *virtual], before="+ "):
         held: list[str] = [vf.address for vf in virtual if vf.vgpu_type]

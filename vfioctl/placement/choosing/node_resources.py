@@ -138,12 +138,12 @@ class NodeResources:
         weights = _weights(homes, rooms, wanted)
         widths = [len(core.cpus) for home in weights for cores in self._cores[home].caches for core in cores]
         counts = shares(wanted, [rooms[home] for home in weights], [*weights.values()], unit=max(widths, default=1))
-        chosen_cores = [
-            choose_isolated(self._cores[home], share, self._isolated)
+        return tuple(
+            core
             for home, share in zip(weights, counts, strict=True)
             if share
-        ]
-        return tuple(core for cores in chosen_cores for core in cores)
+            for core in choose_isolated(self._cores[home], share, self._isolated)
+        )
 
     def _chosen_pages(self, homes: Mapping[int, int]) -> tuple[Hugepages, ...]:
         wanted, size = self._request.hugepages, self._size(list(homes))

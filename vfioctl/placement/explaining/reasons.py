@@ -144,8 +144,6 @@ def rejections(
 
 
 class _Better:
-    """Explains why other GPUs were not chosen."""
-
     def __init__(self, pool: Pool, chosen: Sequence[PciAddress]) -> None:
         self._pool, self.chosen = pool, frozenset(chosen)
         self._nodes = pool.used_nodes(chosen)
@@ -248,7 +246,6 @@ def _nearby(pool: Pool) -> str:
 
 
 def _free(pool: Pool, gpu: PciAddress) -> str:
-    """Return why a GPU that can be chosen does not help."""
     node = pool.nodes[gpu]
     name = "its NUMA node" if node == UNKNOWN_NODE else f"NUMA node {node}"
     if gpu in pool.fabric:
