@@ -71,9 +71,6 @@ def candidates(capacity: Capacity, *, virtual: bool = False) -> Sequence[Functio
     return [gpu for gpu in capacity.inventory.gpus if gpu.is_vf == virtual]
 
 
-# -- new vGPUs -------------------------------------------------------------------------------------------
-
-
 def _new_vgpus(request: ClaimRequest, capacity: Capacity, creation: VgpuCreation) -> Placement:
     places = Counter(place_and_type(change) for change in creation.plan.changes if creates(change))
     vgpus = [NewVgpus(parent, kind, count) for (parent, kind), count in places.items()]
@@ -96,9 +93,6 @@ def _other_cards(
     for name, why in creation.refusals.items():
         if name not in functions and name not in parents:
             yield Rejection(name, "", why or _FREE, free=not why)
-
-
-# -- a number of GPUs ----------------------------------------------------------------------------------------
 
 
 def _chosen(request: ClaimRequest, capacity: Capacity) -> Placement:
@@ -147,9 +141,6 @@ def _of_one_model(pool: Pool) -> tuple[PciAddress, ...] | None:
         return None
     choices = (Pool(pool.request, pool.capacity, tuple(gpus)).choice() for gpus in models.values())
     return min(filter(None, choices), key=lambda gpus: (pool.score(gpus), gpus), default=None)
-
-
-# -- these devices -----------------------------------------------------------------------------------
 
 
 def _named(request: ClaimRequest, capacity: Capacity) -> Placement:

@@ -100,8 +100,6 @@ def _unescaped(name: str) -> str:
     return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), name)
 
 
-# -- command lines of VMMs -----------------------------------------------------------------------------------
-
 _NAMES = ("qemu", "kvm", "cloud-hyperviso", "crosvm", "firecracker", "stratovirt")
 """Prefixes of the names of VMMs; the kernel keeps 15 characters (TASK_COMM_LEN)."""
 _ADDRESS = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{1,2}:[0-9a-fA-F]{1,2}\.[0-7]"

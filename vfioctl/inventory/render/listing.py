@@ -192,8 +192,7 @@ def _sections(inventory: Inventory) -> dict[str, list[_Row]]:
             member = inventory.by_address.get(address)
             if member is not None and address not in seen:
                 rows.append(cells(inventory, member, _GPU_FIELDS))
-                rows.extend(_virtual_row(inventory, member))
-                rows.extend(_vgpu_row(inventory, member))
+                rows.extend(_part_rows(inventory, member))
                 seen.add(address)
     order = sorted(sections, key=lambda number: (number is None, number))
     by_heading = {phrases.node_heading(number, inventory): sections[number] for number in order}
@@ -201,26 +200,22 @@ def _sections(inventory: Inventory) -> dict[str, list[_Row]]:
     return {**by_heading, phrases.UNREAD: unread} if unread else by_heading
 
 
-def _virtual_row(inventory: Inventory, function: Function) -> Iterator[_Row]:
+def _part_rows(inventory: Inventory, function: Function) -> Iterator[_Row]:
+    """Yield a row that summarises all VFs of a PF, and one that counts the vGPUs on it and on them."""
     virtual = [inventory.by_address[address] for address in function.virtfns if address in inventory.by_address]
-    if not virtual:
-        return
-    drivers = {vf.driver for vf in virtual}
-    ready = sum(inventory.is_ready(vf) for vf in virtual)
-    yield _row(
-        inventory,
-        group=format_cpu_list(vf.iommu_group for vf in virtual if vf.iommu_group is not None),
-        address=f"+ {words.counted(len(virtual), 'VF')}",
-        driver=phrases.function_driver(virtual[0]) if len(drivers) == 1 else f"{len(drivers)} drivers",
-        guest="ready" if ready == len(virtual) else f"{ready} ready" if ready else "no",
-        held=[vf.address for vf in virtual],
-        ids=f"{virtual[0].vendor_id}:{virtual[0].device_id}",
-        name=f"virtual functions of {function.address}",
-    )
-
-
-def _vgpu_row(inventory: Inventory, function: Function) -> Iterator[_Row]:
-    virtual = [inventory.by_address[address] for address in function.virtfns if address in inventory.by_address]
+    if virtual:
+        drivers = {vf.driver for vf in virtual}
+        ready = sum(inventory.is_ready(vf) for vf in virtual)
+        yield _row(
+            inventory,
+            group=format_cpu_list(vf.iommu_group for vf in virtual if vf.iommu_group is not None),
+            address=f"+ {words.counted(len(virtual), 'VF')}",
+            driver=phrases.function_driver(virtual[0]) if len(drivers) == 1 else f"{len(drivers)} drivers",
+            guest="ready" if ready == len(virtual) else f"{ready} ready" if ready else "no",
+            held=[vf.address for vf in virtual],
+            ids=f"{virtual[0].vendor_id}:{virtual[0].device_id}",
+            name=f"virtual functions of {function.address}",
+        )
     if vgpus := phrases.vgpus_on([function, *virtual], before="+ "):
         held: list[str] = [vf.address for vf in virtual if vf.vgpu_type]
         held += [mdev for member in (function, *virtual) for mdev in member.mdevs]

@@ -112,7 +112,8 @@ def matching(inventory: Inventory, filters: Filters, *, everything: bool) -> tup
 
     Raises BadSpec for a driver or a node that this host does not have, and what `select` raises.
     """
-    driver, node = _driver(inventory, filters.driver), _node(inventory, filters.numa)
+    driver = _driver(inventory, filters.driver)
+    node = _known("NUMA node", filters.numa, {name: name for name in nodes_in(inventory)})
     return tuple(
         function
         for function in _candidates(inventory, filters.devices, everything=everything)
@@ -151,10 +152,6 @@ def _driver(inventory: Inventory, name: str | None) -> str | None:
     """Return the driver's name as the kernel spells it: modules and drivers differ in `-` and `_`."""
     known = drivers_in(inventory)
     return name if name in known else _known("driver", name, {driver.replace("-", "_"): driver for driver in known})
-
-
-def _node(inventory: Inventory, number: str | None) -> str | None:
-    return _known("NUMA node", number, {name: name for name in nodes_in(inventory)})
 
 
 def _known(what: str, name: str | None, known: dict[str, str]) -> str | None:

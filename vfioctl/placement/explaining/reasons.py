@@ -29,9 +29,6 @@ _AT = {Kind.SWITCH: "behind {}", Kind.PORT: "behind {}", Kind.BRIDGE: "at host b
 """Where a GPU is of which the chosen ones are apart."""
 
 
-# -- the GPUs --------------------------------------------------------------------------------------------
-
-
 def why_these(pool: Pool, chosen: Sequence[PciAddress]) -> Iterator[str]:
     """Yield sentences about the GPUs that were chosen."""
     nodes = pool.used_nodes(chosen)
@@ -126,9 +123,6 @@ def _broken(place: Meeting, chosen: frozenset[PciAddress]) -> Iterator[Meeting]:
         yield place
 
 
-# -- the others ------------------------------------------------------------------------------------------
-
-
 def rejections(
     pool: Pool, chosen: Sequence[PciAddress], gpus: Sequence[Function], reasons: Mapping[PciAddress, str]
 ) -> tuple[Rejection, ...]:
@@ -174,9 +168,6 @@ class _Better:
                 return f"{_node_name(node)} has {missing}"
             return f"free, on {_node_name(node)}; the chosen ones are on {', '.join(map(_node_name, self._nodes))}"
         return f"free{self._places.get(gpu, '')}; no choice with it is better"
-
-
-# -- CPUs and hugepages ----------------------------------------------------------------------------------
 
 
 def why_nearby(request: ClaimRequest, capacity: Capacity, nearby: NearbyResources) -> Iterator[str]:
