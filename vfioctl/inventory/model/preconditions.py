@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -87,9 +87,8 @@ def _verb(holders: Iterable[Holder]) -> str:
     return "may be" if all(holder.kind == HolderKind.UNREAD for holder in holders) else "is"
 
 
-def _remedies(against: Iterable[Holder]) -> str:
+def _remedies(against: Sequence[Holder]) -> str:
     """Return the remedy for each holder, each once, one on a line."""
-    against = tuple(against)
     known = tuple(dict.fromkeys(holder.remedy for holder in against if holder.remedy))
     if _verb(against) == "may be":
         known = (*known[: _MOST_REMEDIES - 1], "--force-holders continues although it is unknown what they have open")

@@ -66,10 +66,7 @@ def known_address(text: str) -> PciAddress:
 
 
 def any_number(text: str | None) -> int | None:
-    """Return a number as C writes it: decimal, 0x hexadecimal, or octal with a leading 0. None for other text.
-
-    libvirt reads the parts of a PCI address so: bus='67' is 0x43. White space may be before it, as for strtoul(3).
-    """
+    """Return a number as strtoul(3) and libvirt read it: decimal, 0x hexadecimal, octal with a leading 0; else None."""
     digits = (text or "").lstrip().lower()
     if len(digits) > _DIGITS or not digits.isascii() or not digits.isalnum():
         return None

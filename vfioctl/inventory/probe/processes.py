@@ -1,7 +1,4 @@
-"""Scans the processes of a host: their open device files, the identity of some of them, and how to end these.
-
-May not write, nor import a model: its workers run while the caller imports those.
-"""
+"""Scans processes: open device files, identities, remedies. May not write, nor import a model: workers run it."""
 
 from __future__ import annotations
 

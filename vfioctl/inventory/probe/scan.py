@@ -1,7 +1,4 @@
-"""Reads PCI functions as plain facts, all of them or some with what must be read beside them; finds their drivers.
-
-May not import a model: its workers run while the caller imports those.
-"""
+"""Reads PCI functions as plain facts, and which drivers fit. May not write, nor import a model: workers run it."""
 
 from __future__ import annotations
 
@@ -104,10 +101,7 @@ class Scan:
 
 
 class Catalogue:
-    """Names and modules by modalias, which are the same for identical devices as long as modules.alias does not change.
-
-    Workers look up unknown modaliases and return them with the facts; they are kept for the next scan.
-    """
+    """Names and modules by modalias, until modules.alias changes. Workers return what they look up; it is kept."""
 
     def __init__(self, kernel: Reader, known: dict[str, Facts] | None = None) -> None:
         self._kernel = kernel

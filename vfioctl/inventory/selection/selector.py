@@ -108,10 +108,7 @@ class Filters(NamedTuple):
 
 
 def matching(inventory: Inventory, filters: Filters, *, everything: bool) -> tuple[Function, ...]:
-    """Return the GPUs that match, in the order of their names; of all functions if `everything` or devices are named.
-
-    Raises BadSpec for a driver or a node that this host does not have, and what `select` raises.
-    """
+    """Return the GPUs that match, by name; functions if `everything` or devices are named. Raises as `select` does."""
     driver = _driver(inventory, filters.driver)
     node = _known("NUMA node", filters.numa, {name: name for name in nodes_in(inventory)})
     return tuple(

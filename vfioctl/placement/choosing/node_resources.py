@@ -48,10 +48,7 @@ class Distances:
 
 
 def by_home(nodes: Mapping[int, int], distances: Distances) -> Mapping[int, int]:
-    """Return the nodes that CPUs and hugepages come from, with the number of devices of each.
-
-    `nodes`: the number of devices of each node. A node has the number 0 if it is only one of many that may be meant.
-    """
+    """Return the nodes that CPUs and hugepages come from, with their number of devices: 0 if others may be meant."""
     counts: dict[int, int] = {}
     for node, number in nodes.items():
         for home in distances.homes(node):

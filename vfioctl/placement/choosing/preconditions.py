@@ -162,10 +162,7 @@ def model_of(function: Function) -> tuple[str, str]:
 
 
 def memory_of(function: Function) -> int | None:
-    """Return the memory that NVML reports, or the decimal GB of the GPU's name; None if neither tells.
-
-    NVML's number lacks what error correction and the driver use: 44.99 GiB of a GPU of 48 GB.
-    """
+    """Return the bytes that NVML reports, which lack those for error correction, else the GB of the GPU's name."""
     if function.nvml and function.nvml.memory_bytes:
         return function.nvml.memory_bytes
     named = _IN_NAME.search(function.device_name or "")

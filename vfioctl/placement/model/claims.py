@@ -1,7 +1,4 @@
-"""Claims: their owners, what they ask for, and what live ones take of a host.
-
-May not do input or output, nor import pydantic, which slows the command that claims.
-"""
+"""Claims: their owners, what they ask for and take. May not do I/O, nor import pydantic, which slows claiming."""
 
 from __future__ import annotations
 
