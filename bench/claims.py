@@ -30,8 +30,9 @@ from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState
 from vfioctl.core.change import Caller
 from vfioctl.core.store import Store
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.placement.model.claims import ClaimRequest, Owner
+from vfioctl.placement.model.claims import Owner
 from vfioctl.placement.model.placement import Placement
+from vfioctl.placement.model.request import ClaimRequest
 
 CREATE_MS, PAIRS, TO_SQLITE, LIST_SECONDS = 25.0, 500.0, 3.0, 0.3
 PROCESSES, HISTORY = 8, 10_000

@@ -31,7 +31,7 @@ from vfioctl.domain.api import DomainApi
 from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.host import Host
 from vfioctl.kernel.recorded.bundled import file_of
-from vfioctl.placement.model.claims import ClaimRequest
+from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.session import Session
 
 IN_USE_TO_VIRT_INSTALL, ENTRIES, CLAIMS, DOMAINS = 1.0, 1000, 5, 20

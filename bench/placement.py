@@ -17,7 +17,8 @@ from pathlib import Path
 from bench.figures import Figure, keep, show, status
 from tests.hosts.servers import Node, asking, gpus_of, server
 from vfioctl.placement.model.capacity import Capacity
-from vfioctl.placement.model.claims import ClaimRequest, Owner, Taken
+from vfioctl.placement.model.claims import Owner, Taken
+from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.placement.place import place
 
 LIMIT_MS = 50.0

@@ -11,7 +11,8 @@ from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.machine import Group, Iommu, NumaNode
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.model.capacity import Capacity, Core, HugepagePool, Topology
-from vfioctl.placement.model.claims import ClaimRequest, Taken
+from vfioctl.placement.model.claims import Taken
+from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.placement.model.settings import ClaimSettings
 from vfioctl.units import CpuSet
 

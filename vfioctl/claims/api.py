@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from vfioctl.core.change import Plan
     from vfioctl.inventory.model.values import Subject
     from vfioctl.placement.model.capacity import Capacity, Context
-    from vfioctl.placement.model.claims import ClaimRequest, Taken
+    from vfioctl.placement.model.claims import Taken
     from vfioctl.placement.model.placement import Placement
+    from vfioctl.placement.model.request import ClaimRequest
     from vfioctl.session import Session
 
 NO_LABELS: Mapping[str, str] = {}
@@ -167,7 +168,7 @@ class ClaimsApi:
 
     def adopt(self, owner: str, devices: Sequence[Subject], labels: Mapping[str, str] = NO_LABELS) -> Claimed:
         """Claim devices that an owner already uses, over its quota too, which is reported. Raises ClaimConflict."""
-        from vfioctl.placement.model.claims import ClaimRequest
+        from vfioctl.placement.model.request import ClaimRequest
 
         request = ClaimRequest(owner=Owner(owner), devices=tuple(devices), bind=False, labels=labels)
         return self._lifecycle.adopt(request)

@@ -30,7 +30,8 @@ from vfioctl.vgpu.model.kinds import MDEV
 if TYPE_CHECKING:
     from vfioctl.inventory.model.functions import Function, Inventory
     from vfioctl.inventory.model.holders import Holder
-    from vfioctl.placement.model.claims import ClaimRequest, Taken
+    from vfioctl.placement.model.claims import Taken
+    from vfioctl.placement.model.request import ClaimRequest
     from vfioctl.placement.model.settings import ClaimSettings
     from vfioctl.session import Session
     from vfioctl.vgpu.api import VgpuApi

@@ -23,8 +23,8 @@ from vfioctl.placement.choosing.preconditions import (
 )
 from vfioctl.placement.explaining.reasons import no_capacity, rejections, too_few, why_nearby, why_these, why_unknown
 from vfioctl.placement.model.capacity import Capacity, VgpuCreation
-from vfioctl.placement.model.claims import ClaimRequest
 from vfioctl.placement.model.placement import NewVgpus, Placement, Rejection
+from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.units import Uuid
 from vfioctl.vgpu.model.kinds import creates, place_and_type
 

@@ -15,7 +15,7 @@ from vfioctl.errors import ClaimConflict, DeviceInUse, Unfinished, VfioctlError
 from vfioctl.host import Host
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated.faults import DIE, Fault, SimulatedDeath
-from vfioctl.placement.model.claims import ClaimRequest
+from vfioctl.placement.model.request import ClaimRequest
 
 GPU0, GPU1 = "0000:1b:00.0", "0000:43:00.0"
 CREATE = "claim create --owner vm/a"

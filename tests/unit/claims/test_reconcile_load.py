@@ -20,7 +20,8 @@ from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.functions import Function
 from vfioctl.kernel.recorded import tree as tree_of_hosts
 from vfioctl.kernel.recorded.tree import form, parse
-from vfioctl.placement.model.claims import ClaimRequest, Owner
+from vfioctl.placement.model.claims import Owner
+from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.session import Session
 
 CLAIMS, DOMAINS, CONTAINERS, CHANGES = 200, 30, 50, 2000

@@ -17,7 +17,7 @@ from vfioctl import sources
 from vfioctl.errors import VfioctlError
 from vfioctl.host import Host
 from vfioctl.kernel.simulated.files import ledger_of
-from vfioctl.placement.model.claims import ClaimRequest
+from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.session import Session
 
 PROCESSES, ROUNDS, INTERRUPTED, SECONDS = 6, 8, 5, 120

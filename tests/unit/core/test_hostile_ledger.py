@@ -35,7 +35,8 @@ from vfioctl.kernel.simulated.faults import HANG, Fault
 from vfioctl.kernel.simulated.host import Simulated
 from vfioctl.kernel.trusted import Untrusted, opened_directory, place_of
 from vfioctl.opening import CommandSession
-from vfioctl.placement.model.claims import ClaimRequest, Owner
+from vfioctl.placement.model.claims import Owner
+from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.session import Session
 from vfioctl.signals import Interrupt
 

@@ -19,7 +19,7 @@ from vfioctl.domain.api import DomainApi
 from vfioctl.domain.model.spec import DomainSpec, Node, Size
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.placement.model.claims import ClaimRequest
+from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.placement.model.settings import ClaimSettings
 from vfioctl.session import Session
 from vfioctl.units import CpuSet

@@ -34,7 +34,8 @@ from vfioctl.inventory.probe.machine import read_processor
 from vfioctl.kernel.recorded.host import Recorded
 from vfioctl.kernel.recorded.tree import form
 from vfioctl.placement.model.capacity import HugepagePool
-from vfioctl.placement.model.claims import ClaimRequest, Owner
+from vfioctl.placement.model.claims import Owner
+from vfioctl.placement.model.request import ClaimRequest
 
 GIB = 1 << 30
 BUILD = "domain build vm1 --host hgx8"

@@ -17,7 +17,8 @@ from vfioctl.errors import BadSpec, NoCapacity
 from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.model.capacity import HugepagePool
-from vfioctl.placement.model.claims import ClaimRequest, Owner
+from vfioctl.placement.model.claims import Owner
+from vfioctl.placement.model.request import ClaimRequest
 
 MIB, GIB = 1 << 20, 1 << 30
 CAPACITY = Host.recorded("hgx8").claims.capacity()

@@ -20,7 +20,8 @@ from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.placement.model.capacity import Core, Topology
-from vfioctl.placement.model.claims import ClaimRequest, Owner
+from vfioctl.placement.model.claims import Owner
+from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.units import format_cpu_list
 
 GIB = 1 << 30

@@ -43,7 +43,8 @@ from vfioctl.kernel.recorded.host import read_tree
 from vfioctl.kernel.recorded.tree import form
 from vfioctl.kernel.simulated.faults import Fault, SimulatedDeath
 from vfioctl.kernel.simulated.host import Simulated
-from vfioctl.placement.model.claims import ClaimRequest, Hugepages
+from vfioctl.placement.model.claims import Hugepages
+from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.session import Session
 
 pytest.importorskip("libvirt")

@@ -10,7 +10,7 @@ from tests.hosts.machines import FOUR_GPUS, copy, machine, put_process, reduced
 from tests.unit.conftest import Golden, Run
 from vfioctl.claims.cli.options import Wish, labels_in, numa_in, size_in, vgpu_in
 from vfioctl.errors import BadSpec
-from vfioctl.placement.model.claims import ClaimRequest
+from vfioctl.placement.model.request import ClaimRequest
 
 LINES = {
     "hgx8/place": "place --gpus 4 --cpus 16 --hugepages 64GiB --host hgx8",

@@ -20,8 +20,9 @@ from vfioctl.placement.choosing.cpus import FreeCores, choose_cores, free_cores,
 from vfioctl.placement.choosing.gpus import Pool
 from vfioctl.placement.choosing.tree import path_of
 from vfioctl.placement.model.capacity import Capacity, Core
-from vfioctl.placement.model.claims import ClaimRequest, Owner, Taken
+from vfioctl.placement.model.claims import Owner, Taken
 from vfioctl.placement.model.placement import Placement
+from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.placement.model.settings import ClaimSettings
 from vfioctl.placement.place import place, refused
 from vfioctl.units import CpuSet

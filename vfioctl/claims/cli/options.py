@@ -20,7 +20,7 @@ from vfioctl.units import parse_size
 if TYPE_CHECKING:
     from vfioctl.claims.api import ClaimsApi
     from vfioctl.inventory.model.values import Subject
-    from vfioctl.placement.model.claims import ClaimRequest
+    from vfioctl.placement.model.request import ClaimRequest
 
 
 Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", help="Number of GPUs; vfioctl selects them.", min=1)]
@@ -130,7 +130,7 @@ class Wish(NamedTuple):
     def request(self, owner: str, devices: Sequence[Subject] = ()) -> ClaimRequest:
         """Return the request. `devices`: what the names in `self.device` mean. Raises BadSpec."""
         from vfioctl.console.waiting import seconds_in
-        from vfioctl.placement.model.claims import ClaimRequest
+        from vfioctl.placement.model.request import ClaimRequest
 
         self.refuse_unclear()
         kind, count = vgpu_in(self.vgpu)

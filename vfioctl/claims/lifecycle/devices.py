@@ -28,7 +28,8 @@ from vfioctl.vgpu.model.kinds import MDEV, VGPU_TYPE, place_and_type
 if TYPE_CHECKING:
     from vfioctl.core.change import Plan
     from vfioctl.placement.model.capacity import Capacity
-    from vfioctl.placement.model.claims import ClaimRequest, Taken
+    from vfioctl.placement.model.claims import Taken
+    from vfioctl.placement.model.request import ClaimRequest
     from vfioctl.session import Session
 
 

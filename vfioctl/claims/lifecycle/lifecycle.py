@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from vfioctl.core.change import Plan
     from vfioctl.inventory.model.functions import Inventory
     from vfioctl.placement.model.capacity import Capacity
-    from vfioctl.placement.model.claims import ClaimRequest
     from vfioctl.placement.model.placement import Placement
+    from vfioctl.placement.model.request import ClaimRequest
     from vfioctl.session import Session
     from vfioctl.vgpu.model.vgpu import Vgpu
 

@@ -132,7 +132,8 @@ class Placing:
 
     def _place(self, cpus: int, *, without: Collection[int] = ()) -> tuple[Placement, Capacity]:
         """Return what a claim with this number of CPUs would get. `without`: CPUs that are not to be chosen."""
-        from vfioctl.placement.model.claims import ClaimRequest, Owner
+        from vfioctl.placement.model.claims import Owner
+        from vfioctl.placement.model.request import ClaimRequest
 
         spec, claim, others = self._spec, self._claim, self._others
         request = ClaimRequest(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vfioctl.core.action import Progress
     from vfioctl.core.change import Plan
     from vfioctl.domain.document.needs import Needs
-    from vfioctl.placement.model.claims import ClaimRequest
+    from vfioctl.placement.model.request import ClaimRequest
     from vfioctl.session import Session
 
 _MDEVS = "/sys/bus/mdev/devices"
@@ -97,7 +97,7 @@ class RunClaims:
 
         Raises BadSpec if no owner can have the domain's name.
         """
-        from vfioctl.placement.model.claims import ClaimRequest
+        from vfioctl.placement.model.request import ClaimRequest
 
         if not needs.is_anything:
             return None

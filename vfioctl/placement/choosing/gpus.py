@@ -14,7 +14,7 @@ from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.choosing.node_resources import UNKNOWN_NODE, NodeResources, node_of
 from vfioctl.placement.choosing.tree import Best, Kind, Meeting, Nodes, cost_of, divided, meetings
 from vfioctl.placement.model.capacity import Capacity
-from vfioctl.placement.model.claims import ClaimRequest
+from vfioctl.placement.model.request import ClaimRequest
 
 _MOST_SETS = 4096
 """The most sets of nodes of one size that are looked at. A host with 12 nodes has fewer, whatever is asked for."""

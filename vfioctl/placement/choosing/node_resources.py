@@ -11,7 +11,8 @@ from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.numa_affinity import home_of
 from vfioctl.placement.choosing.cpus import choose_isolated, fewest, free_cores, shares
 from vfioctl.placement.model.capacity import Capacity, Core
-from vfioctl.placement.model.claims import ClaimRequest, Hugepages
+from vfioctl.placement.model.claims import Hugepages
+from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.units import format_size
 
 UNKNOWN_NODE = -1

@@ -12,7 +12,8 @@ from vfioctl.inventory.model.scope import Scope, scope_of
 from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.choosing.node_resources import node_of
 from vfioctl.placement.model.capacity import Capacity
-from vfioctl.placement.model.claims import ClaimRequest, Owner, Taken
+from vfioctl.placement.model.claims import Owner, Taken
+from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.placement.model.settings import Mode
 from vfioctl.units import format_size
 

@@ -14,8 +14,8 @@ from vfioctl.placement.choosing.node_resources import UNKNOWN_NODE, NearbyResour
 from vfioctl.placement.choosing.preconditions import model_of
 from vfioctl.placement.choosing.tree import Kind, Meeting
 from vfioctl.placement.model.capacity import Capacity
-from vfioctl.placement.model.claims import ClaimRequest
 from vfioctl.placement.model.placement import WARNING, Rejection
+from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.units import format_cpu_list, format_size
 
 _MEET = {

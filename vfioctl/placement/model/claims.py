@@ -1,31 +1,19 @@
-"""Claims: their owners, what they ask for and take. May not do I/O, nor import pydantic, which slows claiming."""
+"""The owners of claims, and what live claims take of a host. May not do input or output, nor import pydantic."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, field
-from typing import ClassVar, Literal, NamedTuple, Self
+from dataclasses import field
+from typing import NamedTuple, Self
 
-from vfioctl.core.frozen import record_class, value_class
-from vfioctl.core.limits import FORBID
+from vfioctl.core.frozen import value_class
 from vfioctl.errors import BadSpec
-from vfioctl.inventory.model.values import Subject
-from vfioctl.units import exact_size
 
 _FORMS = {"vm": 1, "pod": 3, "user": 1}
 """The number of names that follow each kind."""
 _LONGEST_NAME = 253  # of a Kubernetes object's name; libvirt and Linux allow less, or nothing that we refuse
 _NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.@:+-]*", re.ASCII)
-MOST_GPUS, MOST_CPUS, MOST_BYTES, MOST_SECONDS = 1024, 8192, 1 << 50, 10 * 365 * 24 * 3600
-_LONGEST, _LONGEST_LABEL = 255, 253
-_RANGES = (
-    ("gpus", 0, MOST_GPUS),
-    ("vgpus", 1, MOST_GPUS),
-    ("memory_min", 0, MOST_BYTES),
-    ("cpus", 0, MOST_CPUS),
-    ("hugepages", 0, MOST_BYTES),
-)
 
 
 class Owner(str):
@@ -77,67 +65,3 @@ class Taken:
     """The number of GPUs that claims with each label have."""
     releases: Mapping[str, str] = field(default_factory=dict)
     """The command that ends each claim, by its id."""
-
-
-@record_class
-class ClaimRequest:
-    """The request for a claim. It names devices, a number of GPUs or both, or a type of vGPU.
-
-    A request for exact CPUs or hugepages may have no devices. Raises BadSpec for what is beyond its limits.
-    """
-
-    __pydantic_config__: ClassVar = FORBID
-
-    owner: str
-    devices: tuple[Subject, ...] = ()
-    """These functions and mediated devices."""
-    gpus: int = 0
-    """Number of GPUs, which are selected."""
-    virtual: bool = False
-    """Whether these are VFs of GPUs."""
-    vgpu: str = ""
-    """vGPUs of this type, which are created."""
-    vgpus: int = 1
-    """Number of them."""
-    numa: Literal["any", "same"] | int = "any"
-    """A node, one node for all of them, or any."""
-    model: str = ""
-    """A part of the GPU's name, its ids, or an alias."""
-    memory_min: int = 0
-    """Bytes of memory of each GPU."""
-    cpus: int = 0
-    """Number of CPUs, in whole cores of the devices' nodes."""
-    realtime: bool = False
-    """Whether they are for a guest with a realtime scheduler: isolated CPUs come first, and are left alone else."""
-    hugepages: int = 0
-    """Bytes in hugepages of the devices' nodes."""
-    exact_cpus: tuple[int, ...] = ()
-    """These CPUs, and no others."""
-    exact_hugepages: tuple[Hugepages, ...] = ()
-    """These, and no others."""
-    ttl: float | None = None
-    """Seconds until it may be released."""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    bind: bool = True
-    """Whether the devices are bound to VFIO."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "owner", Owner(self.owner))
-        for name, least, most in _RANGES:
-            if not least <= (value := getattr(self, name)) <= most:
-                highest = exact_size(most) if most == MOST_BYTES else most
-                raise BadSpec(f"{name} must be " + (f"at least {least}" if value < least else f"at most {highest}"))
-        if max(len(self.vgpu), len(self.model)) > _LONGEST:
-            raise BadSpec(f"the name of a type or a model is longer than {_LONGEST} characters")
-        if max(map(len, (self.devices, self.exact_cpus, self.exact_hugepages))) > MOST_CPUS:
-            raise BadSpec("a claim cannot have that many devices, CPUs or hugepages")
-        if self.ttl is not None and not 0 < self.ttl <= MOST_SECONDS:
-            raise BadSpec(f"ttl must be more than 0 and at most {MOST_SECONDS} seconds")
-        if any(len(text) > _LONGEST_LABEL for label in self.labels.items() for text in label):
-            raise BadSpec(f"a label is longer than {_LONGEST_LABEL} characters")
-
-    def canonical(self) -> str:
-        """Return JSON with sorted keys and no spaces: equal requests give equal text."""
-        import json
-
-        return json.dumps({**asdict(self), "labels": dict(self.labels)}, sort_keys=True, separators=(",", ":"))
