@@ -25,7 +25,7 @@ VTCONSOLES = "/sys/class/vtconsole"
 _NOTHING_THERE = ("ENXIO", "ENOMEDIUM")
 
 
-def read_below(kernel: Reader, function: Function | Named) -> Sequence[Descendant]:
+def read_below(kernel: Reader, function: Function) -> Sequence[Descendant]:
     """Return the devices below a function, including NVMe multipath disks; none if the function is gone."""
     below = devices_below(kernel, f"{PCI_DEVICES}/{function.address}")
     controllers = {device.path.rpartition("/")[2] for device in below if device.subsystem == "nvme"}
@@ -65,7 +65,7 @@ def plain(function: Function, below: Sequence[Descendant]) -> tuple[Any, ...]:
     return named, [tuple(descendant) for descendant in below]
 
 
-def device_numbers(kernel: Reader, function: Function | Named, below: Sequence[Descendant]) -> frozenset[str]:
+def device_numbers(kernel: Reader, function: Named, below: Sequence[Descendant]) -> frozenset[str]:
     """Return the numbers of all device files of a function, as `c 195:0` and `b 259:1`."""
     more = (*_vfio(kernel, function, below), *_nvidia(kernel, function), *_switches(kernel, function))
     return own_numbers(below).union(more)
@@ -77,7 +77,7 @@ def own_numbers(below: Sequence[Descendant]) -> frozenset[str]:
     return frozenset(f"{kind} {number}" for kind, number in kinds if number)
 
 
-def _vfio(kernel: Reader, function: Function | Named, below: Sequence[Descendant]) -> Iterator[str]:
+def _vfio(kernel: Reader, function: Named, below: Sequence[Descendant]) -> Iterator[str]:
     # an mdev has an IOMMU group of its own
     mdevs = [link_name(kernel, f"{device.path}/iommu_group") for device in below if device.subsystem == "mdev"]
     for path in (function.vfio_group, function.vfio_cdev, *(f"/dev/vfio/{group}" for group in mdevs if group)):
@@ -85,7 +85,7 @@ def _vfio(kernel: Reader, function: Function | Named, below: Sequence[Descendant
             yield number
 
 
-def _nvidia(kernel: Reader, function: Function | Named) -> Iterator[str]:
+def _nvidia(kernel: Reader, function: Named) -> Iterator[str]:
     """Yield /dev/nvidiaN and the capabilities of the GPU's MIG instances, but not files that all GPUs share."""
     minor = _minor(kernel, f"/proc/driver/nvidia/gpus/{function.address}/information")
     if minor is None:
@@ -107,7 +107,7 @@ def _mig_access(kernel: Reader, path: str, depth: int = 3) -> Iterator[str]:
             yield from _mig_access(kernel, f"{path}/{name}", depth - 1)
 
 
-def _switches(kernel: Reader, function: Function | Named) -> Iterator[str]:
+def _switches(kernel: Reader, function: Named) -> Iterator[str]:
     """Yield the numbers of all NVSwitches: the fabric manager opens all, and no file shows which is which."""
     major = _major(kernel, "nvidia-nvswitch") if function.driver == "nvidia-nvswitch" else None
     if major is not None:

@@ -146,9 +146,6 @@ def _switched(state: bool | None) -> str | None:  # noqa: FBT001 - the value its
     return None if state is None else "on" if state else "off"
 
 
-_INDENT = 2
-
-
 def travel_lines(inventory: Inventory, function: Function, width: int) -> Iterator[RenderableType]:
     """Yield the lines of the section; none for a bridge, which stays with the host."""
     if function.is_bridge:
@@ -162,9 +159,9 @@ def travel_lines(inventory: Inventory, function: Function, width: int) -> Iterat
     yield Text("Travels with it", style="bold")
     if not function.companions and not unread:
         yield Text("  nothing: it is alone on its card and in its group")
-    layout = Layout((Column(""),) * 4, rows, width - _INDENT)
+    layout = Layout((Column(""),) * 4, rows, width - 2)
     for line in layout.flowing(rows):
-        yield Padding.indent(line, _INDENT)
+        yield Padding.indent(line, 2)
 
 
 def _row(inventory: Inventory, address: PciAddress, why: str) -> tuple[Cell, ...]:

@@ -174,7 +174,8 @@ def _all_rows(inventory: Inventory) -> list[_Row]:
 
 def _function_row(inventory: Inventory, function: Function) -> _Row:
     row = dict(zip(_ALL_FIELDS, cells(inventory, function, _ALL_FIELDS), strict=True))
-    row["driver"] = phrases.driver_or_mark(function)  # there is no column for the mark
+    if function.mark:  # there is no column for it
+        row["driver"] = Text(function.mark.kind, style="bold red")
     row["name"] = phrases.name_of(function) + phrases.vgpus_on([function])
     return tuple(row.values())
 

@@ -38,11 +38,6 @@ def function_driver(function: Function) -> Text:
     return Text(plain(name), style=style) if name else Text(NONE, style="dim")
 
 
-def driver_or_mark(function: Function) -> Text:
-    """Return the device's mark if it has one, otherwise its driver."""
-    return Text(function.mark.kind, style="bold red") if function.mark else function_driver(function)
-
-
 def group_name(number: int | None) -> str:
     return NONE if number is None else str(number)
 
