@@ -21,7 +21,6 @@ from vfioctl.inventory.probe.inventory import read_some
 from vfioctl.inventory.probe.processes import Processes
 from vfioctl.units import Uuid
 
-UNHELD, UNHELD_VFS = "unheld", "unheld VFs"
 _PAUSE = 0.2
 _SHORT = 0.3
 _SEEN = "holders"
@@ -30,7 +29,7 @@ _SEEN = "holders"
 class NoHolders(Action):
     """Verifies that the named functions and mediated devices have no holders."""
 
-    name: ClassVar[str] = UNHELD
+    name: ClassVar[str] = "unheld"
     merges: ClassVar[bool] = True
     _among: ClassVar[str] = ""
 
@@ -60,16 +59,11 @@ class NoHolders(Action):
 class NoHoldersOfVfs(NoHolders):
     """Verifies that the VFs of the named functions have no holders."""
 
-    name: ClassVar[str] = UNHELD_VFS
+    name: ClassVar[str] = "unheld VFs"
     _among: ClassVar[str] = "the VFs of "
 
     def _affected(self, inventory: Inventory, subjects: list[Subject]) -> list[Subject]:
         return [vf for function in _functions(inventory, subjects) for vf in function.virtfns]
-
-
-def check_not_held(subjects: Sequence[str], why: str) -> Step:
-    """Return the step that verifies that the subjects have no holders."""
-    return Step(phase=Phase.CHECK, action=UNHELD, target=" ".join(subjects), why=why)
 
 
 def explain_stuck(context: Context, error: Stuck, address: str) -> None:

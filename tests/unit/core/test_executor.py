@@ -35,7 +35,6 @@ from vfioctl.core.executor import Executor, untouched, written
 from vfioctl.core.registry import Owned
 from vfioctl.errors import DeviceInUse, HostError, KernelRefused, Stuck, VerifyError, VfioctlError
 from vfioctl.host import Host
-from vfioctl.inventory.actions import check_not_held
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.open_nodes import Opened
 from vfioctl.kernel.recorded.tree import Tree
@@ -366,7 +365,7 @@ class TestAlone:
         assert [value for _, value in work.kernel.writes] == ["one"]
 
     def test_what_has_gone_from_the_bus_is_not_asked_for(self) -> None:
-        assert Alone().take(check_not_held(["0000:ff:00.0"], "")) == []
+        assert Alone().take(Step(phase=Phase.CHECK, action="unheld", target="0000:ff:00.0", why="")) == []
 
     def test_it_tells_how_far_it_came_and_which_step_was_refused(self) -> None:
         work = Alone()

@@ -17,7 +17,6 @@ from vfioctl.core.change import VERSION, Change, CheckRequest, Draft, Phase, Pla
 from vfioctl.core.registry import Parts, Registry
 from vfioctl.core.resource import FileResource
 from vfioctl.errors import BadDocument
-from vfioctl.inventory.actions import check_not_held
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.subsystems import SUBSYSTEMS, Subsystem
 
@@ -46,7 +45,7 @@ class Asking(FileResource):
     kind: ClassVar[str] = "asking"
 
     def steps(self, change: Change) -> Iterator[Step]:
-        yield check_not_held([change.subject], change.after)
+        yield Step(phase=Phase.CHECK, action="unheld", target=change.subject, why=change.after)
 
 
 PARTS = Parts(resources=(First(), Second(), Asking()))
