@@ -25,6 +25,7 @@ from tests.probing import read_inventory
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.holders import HolderKind, Holders
 from vfioctl.inventory.probe.holders import read_holders
+from vfioctl.inventory.probe.processes import Processes
 from vfioctl.kernel.live.host import Live
 
 NODE = "/dev/full"
@@ -93,7 +94,8 @@ def _compare(options: Options, gpu: str, holding: frozenset[int]) -> int:
 
 
 def _look(function: Function, inventory: Inventory) -> Holders:
-    return read_holders(Live(), [function], inventory)
+    kernel = Live()
+    return read_holders(kernel, [function], inventory, Processes(kernel))
 
 
 def _check_all_agree(holding: frozenset[int], ours: Sequence[str], theirs: Sequence[str], found: Holders) -> None:

@@ -178,9 +178,7 @@ class InventoryApi:
         marks = tuple(function.mark for function in concerned if function.mark)
         return replace(holders, marks=marks, unread_functions=unread)
 
-    def holders_of(
-        self, functions: Sequence[Function], inventory: Inventory, processes: Processes | None = None
-    ) -> Holders:
+    def holders_of(self, functions: Sequence[Function], inventory: Inventory, processes: Processes) -> Holders:
         """Return the holders of the functions and of their VFs."""
         from vfioctl.inventory.probe.holders import read_holders
 

@@ -18,6 +18,7 @@ from vfioctl.host import Host
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.holders import Holder, HolderKind, Holders
 from vfioctl.inventory.probe.holders import read_holders
+from vfioctl.inventory.probe.processes import Processes
 from vfioctl.kernel.protocol import PCI_DEVICES
 from vfioctl.kernel.recorded.host import Recorded
 
@@ -42,7 +43,7 @@ class HostOfOneGpu(GrowingTree):
     def held(self, *functions: Function, others: Sequence[Function] = ()) -> Holders:
         kernel = Recorded(self, "a small host")
         functions = functions or (GPU,)
-        return read_holders(kernel, functions, inventory_of(*functions, *others))
+        return read_holders(kernel, functions, inventory_of(*functions, *others), Processes(kernel))
 
 
 @pytest.fixture
@@ -228,7 +229,8 @@ class Busy(Recorded):
 class TestGroupsThatAreOpen:
     def test_are_told_when_no_process_is_found_with_who_it_may_be(self, machine: HostOfOneGpu) -> None:
         machine.process(7, "anon_inode:[vfio-device]", name="dpdk")
-        found = read_holders(Busy(machine, ""), [ON_VFIO], inventory_of(ON_VFIO))
+        kernel = Busy(machine, "")
+        found = read_holders(kernel, [ON_VFIO], inventory_of(ON_VFIO), Processes(kernel))
         assert (only(found).kind, only(found).path) == (HolderKind.VFIO_GROUP, "/dev/vfio/7")
         assert "dpdk (pid 7)" in only(found).remedy
 
@@ -237,9 +239,11 @@ class TestGroupsThatAreOpen:
     ) -> None:
         machine.node("/dev/vfio/7", "c", 243, 0)
         machine.process(7, "/dev/vfio/7")
-        found = read_holders(Busy(machine, ""), [ON_VFIO], inventory_of(ON_VFIO))
+        kernel = Busy(machine, "")
+        found = read_holders(kernel, [ON_VFIO], inventory_of(ON_VFIO), Processes(kernel))
         assert only(found).kind == HolderKind.PROCESS
-        assert not read_holders(Busy(HostOfOneGpu(), ""), [GPU], inventory_of(GPU)).holders
+        other = Busy(HostOfOneGpu(), "")
+        assert not read_holders(other, [GPU], inventory_of(GPU), Processes(other)).holders
 
 
 # -- captures ---------------------------------------------------------------------------------------------

@@ -24,11 +24,8 @@ _ORDER = list(HolderKind)
 _LookedAt = Iterable[tuple[Function, Sequence[Descendant]]]
 
 
-def read_holders(
-    kernel: Reader, functions: Sequence[Function], inventory: Inventory, processes: Processes | None = None
-) -> Holders:
-    """Return the holders of the functions and of their live VFs. `processes`: a scan that was started earlier."""
-    processes = processes or Processes(kernel)
+def read_holders(kernel: Reader, functions: Sequence[Function], inventory: Inventory, processes: Processes) -> Holders:
+    """Return the holders of the functions and of their live VFs."""
     looked_at = [(function, read_below(kernel, function)) for function in _with_vfs(functions, inventory)]
     kernel_holders = KernelHolders(kernel)
     holders = [holder for function, below in looked_at for holder in kernel_holders.holders(function, below)]
