@@ -118,7 +118,7 @@ def refuse_unread(address: PciAddress, inventory: Inventory) -> None:
 
 
 def why_no_vgpu(function: Function) -> str:
-    """Return in words that a function is such a VF; empty if it is none."""
+    """Return why a VF of NVIDIA's driver that is no vGPU is of no use to a guest; empty for other functions."""
     return f"{function.address} is no vGPU: NVIDIA's driver has it, without a type" if function.lacks_vgpu else ""
 
 
@@ -128,7 +128,7 @@ def command_for(function: Function) -> str:
 
 
 def refuse_untyped(functions: Iterable[Function]) -> None:
-    """Raise HostError for the first of these functions that is such a VF."""
+    """Raise HostError for the first of these functions that is a VF without a type."""
     for function in functions:
         if why := why_no_vgpu(function):
             hint = "a guest could not use it: on VFIO, a VF of NVIDIA's is no GPU"
