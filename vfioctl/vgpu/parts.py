@@ -11,16 +11,7 @@ from vfioctl.vgpu.resources.vfs import Autoprobe, ManageVfs, NvidiaVfs, VfCount
 from vfioctl.vgpu.resources.vgpus import Mdev, TypeOfVf
 
 PARTS = Parts(
-    resources=(
-        Mdev(),
-        TypeOfVf(),
-        VfCount(),
-        NvidiaVfs(),
-        Autoprobe(),
-        Parameter(),
-        ProfileValue(),
-        DefinitionFile(),
-    ),
+    resources=(Mdev(), TypeOfVf(), VfCount(), NvidiaVfs(), Autoprobe(), Parameter(), ProfileValue(), DefinitionFile()),
     actions=(ManageVfs(),),
     checks=(VgpusReady(),),
     facts=(TypeNameFacts(),),

@@ -36,14 +36,12 @@ TypeName = Annotated[
     ),
 ]
 OnParent = Annotated[
-    str | None,
-    typer.Option(metavar="PARENT", help="Only on this card or VF.", autocompletion=complete_parent),
+    str | None, typer.Option(metavar="PARENT", help="Only on this card or VF.", autocompletion=complete_parent)
 ]
 OnNode = Annotated[int | None, typer.Option(metavar="NODE", help="Only on cards of this NUMA node.", min=0)]
 Count = Annotated[int, typer.Option(metavar="K", help="Number of vGPUs.", min=1, max=65_535)]
 Uuids = Annotated[
-    list[str] | None,
-    typer.Option("--uuid", metavar="UUID", help="UUID of a mediated device. Repeatable."),
+    list[str] | None, typer.Option("--uuid", metavar="UUID", help="UUID of a mediated device. Repeatable.")
 ]
 Placement = Annotated[
     Strategy,
@@ -140,8 +138,7 @@ def remove(  # noqa: PLR0913 - one parameter for each option
     *,
     foreign: Foreign = False,
     definition: Annotated[
-        bool,
-        typer.Option("--definition", help="Also remove a definition that vfioctl did not write; needs --foreign."),
+        bool, typer.Option("--definition", help="Also remove a definition that vfioctl did not write; needs --foreign.")
     ] = False,
     wait: Wait = None,
     force_holders: ForceHolders = False,

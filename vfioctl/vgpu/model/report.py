@@ -21,10 +21,7 @@ _DEFINITIONS = TypeAdapter(dict[str, Definition], config=_LATER)
 
 def report_of(vgpus: Iterable[Vgpu], left: Iterable[Left]) -> Mapping[str, Any]:
     """The vGPUs that a change created, and the remaining capacity, as plain JSON objects."""
-    return {
-        VGPUS: _VGPUS.dump_python(tuple(vgpus), mode="json"),
-        LEFT: _LEFT.dump_python(tuple(left), mode="json"),
-    }
+    return {VGPUS: _VGPUS.dump_python(tuple(vgpus), mode="json"), LEFT: _LEFT.dump_python(tuple(left), mode="json")}
 
 
 def vgpus_in(report: Mapping[str, Any]) -> tuple[Vgpu, ...]:

@@ -29,10 +29,7 @@ Texts = Mapping[str, str]
 
 
 def choose(
-    vgpus: Vgpus,
-    intent: CreateVgpuIntent,
-    reserved: Sequence[Reserved] = (),
-    claimed: Sequence[Reserved] = (),
+    vgpus: Vgpus, intent: CreateVgpuIntent, reserved: Sequence[Reserved] = (), claimed: Sequence[Reserved] = ()
 ) -> tuple[Placement, tuple[Uuid | PciAddress, ...]]:
     """The parents of the new vGPUs, and the UUID or address of each. Raises NoCapacity, BadSpec, UnknownDevice.
 

@@ -47,10 +47,7 @@ def read_persistent(kernel: FileReader, created: Mapping[str, Created]) -> tuple
 def _asked(facts: Mapping[str, Any]) -> CreateVgpuIntent:
     """From the file, not the ledger: mdevctl may have changed it since."""
     return CreateVgpuIntent(
-        type=facts["type"],
-        parent=facts["parent"],
-        uuids=(Uuid(facts["uuid"]),),
-        parameters=tuple(facts["attributes"]),
+        type=facts["type"], parent=facts["parent"], uuids=(Uuid(facts["uuid"]),), parameters=tuple(facts["attributes"])
     )
 
 
@@ -58,10 +55,7 @@ def _wanted(own: OwnDefinition) -> Wanted:
     if own.vfs is not None:
         return SetVfsIntent(devices=(own.device,), vfs=own.vfs, persistent=True)
     return CreateVgpuIntent(
-        type=own.name or own.type or "",
-        parent=own.device,
-        persistent=True,
-        parameters=tuple(own.parameters.items()),
+        type=own.name or own.type or "", parent=own.device, persistent=True, parameters=tuple(own.parameters.items())
     )
 
 
