@@ -26,8 +26,8 @@ from vfioctl.kernel.recorded.capture import capture
 from vfioctl.kernel.recorded.host import Recorded
 from vfioctl.kernel.recorded.tree import Tree, form, parse
 from vfioctl.opening import open_session
-from vfioctl.vgpu.dialects.describe import creatable, described
-from vfioctl.vgpu.dialects.vendor import reported_types
+from vfioctl.vgpu.dialects.dialect import described
+from vfioctl.vgpu.dialects.vendor import creatable, reported_types
 from vfioctl.vgpu.model.lookup import cards_called, instance_called, requested
 from vfioctl.vgpu.model.vgpu import Count, Dialect, Sharing, SizeMode, Vgpu, VgpuCard, Vgpus, VgpuState, VgpuType
 from vfioctl.vgpu.probe.definitions import parsed

@@ -1,10 +1,11 @@
-"""The protocol of a dialect, which reads one of the kernel's vGPU interfaces, and reads that several dialects share.
+"""The protocol of a dialect, which reads one of the kernel's vGPU interfaces, and what several dialects share.
 
 Imports no model: its readers run in workers while the caller still imports one.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol
 
@@ -14,8 +15,6 @@ from vfioctl.kernel.protocol import Directory, FileReader
 
 Facts = dict[str, Any]
 """Plain data: `card`, `offers`, `unknown`, `types`, `instances`, `of_card`; each may be missing."""
-
-LINKS = ("driver", "iommu_group", "physfn", "mdev_type")
 
 
 class Dialect(Protocol):
@@ -32,27 +31,6 @@ class Dialect(Protocol):
         """The facts of one parent. Runs in a worker (`Kernel.survey`). Raises KernelRefused when the parent is gone."""
 
 
-class Seen:
-    """What a worker has already read: parents of one card have the same types, so each type and card is read once."""
-
-    def __init__(self) -> None:
-        self._cards: set[str] = set()
-        self._types: dict[str, set[str]] = {}
-
-    def is_first(self, card: str) -> bool:
-        """Whether this is the first call for the card."""
-        is_first = card not in self._cards
-        self._cards.add(card)
-        return is_first
-
-    def new(self, card: str, names: Iterable[str]) -> set[str]:
-        """The types of the card that were not read before."""
-        return set(names) - self._types.get(card, set())
-
-    def add(self, card: str, name: str) -> None:
-        self._types.setdefault(card, set()).add(name)
-
-
 def card_facts(kernel: FileReader, home: str) -> Facts:
     """The facts of a PF, or of a parent that is no PCI function. Missing files are left out."""
     try:
@@ -65,11 +43,13 @@ def card_facts(kernel: FileReader, home: str) -> Facts:
     return facts
 
 
-def instance_facts(kernel: FileReader, home: str, files: Collection[str] = ()) -> tuple[Facts, Directory]:
-    """Driver, IOMMU group and VFIO nodes of a vGPU's device. Raises KernelRefused when it is gone."""
-    directory = kernel.directory(home, {"numa_node", *files}, LINKS)
+def instance_facts(kernel: FileReader, home: str) -> Facts:
+    """Driver, IOMMU group, VFIO nodes and mdev type of a vGPU's device. Raises KernelRefused when it is gone."""
+    directory = kernel.directory(home, {"numa_node"}, ("driver", "iommu_group", "mdev_type"))
     group = number_in(directory.links.get("iommu_group", "").rpartition("/")[2])
     facts: Facts = {"driver": driver_in(directory), "iommu_group": group}
+    if kind := directory.links.get("mdev_type"):
+        facts["type"] = kind.rpartition("/")[2]
     if group is not None and kernel.has(f"/dev/vfio/{group}"):
         facts["vfio_group"] = f"/dev/vfio/{group}"
     if "numa_node" in directory.texts:
@@ -77,7 +57,7 @@ def instance_facts(kernel: FileReader, home: str, files: Collection[str] = ()) -
     for name in names_in(kernel, f"{home}/vfio-dev") if "vfio-dev" in directory.names else ():
         if kernel.has(f"/dev/vfio/devices/{name}"):
             facts["vfio_cdev"] = f"/dev/vfio/devices/{name}"
-    return facts, directory
+    return facts
 
 
 def own_attributes(kernel: FileReader, folder: str, files: Collection[str]) -> tuple[Mapping[str, str], Facts]:
@@ -95,3 +75,59 @@ def own_attributes(kernel: FileReader, folder: str, files: Collection[str]) -> t
 
 def driver_in(directory: Directory) -> str | None:
     return directory.links.get("driver", "").rpartition("/")[2] or None
+
+
+# -- the description of a type ---------------------------------------------------------------------------
+
+_MIB, _GIB = 1 << 20, 1 << 30
+_PAIR = re.compile(r"([a-z_]{1,32})=([0-9a-zA-Z]{1,32})", re.ASCII)
+_PROFILE = re.compile(
+    r".*?[A-Za-z0-9]-(?:(?P<slices>[1-9])-)?(?P<memory>[0-9]{1,3})[ABCQ][0-9]?(?:ME|NOME|MEALL|GFX)*", re.ASCII
+)
+_SIZE = re.compile(r"([0-9]{1,9})M", re.ASCII)
+_VIDEO_MEMORY = re.compile(r"\b([1-9][0-9]{0,6}) MB video memory\b", re.ASCII)
+_GVT = re.compile(r"^(low_gm_size|high_gm_size|fence): ([1-9][0-9]{0,6})(?:MB)?$", re.ASCII | re.MULTILINE)
+_GVT_AMOUNTS = 3
+
+
+def described(name: str, description: str) -> Facts:
+    """The fields of `VgpuType` that follow from its name and description: free text of drivers, in these forms.
+
+    `num_heads=1, frl_config=60, framebuffer=4096M, max_resolution=4096x2400, max_instance=4` (NVIDIA),
+    `virtual display, 16 MB video memory` (samples/vfio-mdev/mbochs.c), `low_gm_size: 128MB` and so on, a line each
+    (GVT-g). Malformed parts are ignored.
+    """
+    profile = next(iter(name.rsplit(maxsplit=1)[-1:]), "")
+    return {"profile": profile, **_by_profile(profile), **_by_pairs(description), **_by_amounts(description)}
+
+
+def _by_profile(profile: str) -> Facts:
+    """NVIDIA's profile names: card, MIG slices for a MIG-backed type, GiB, series. `0` stands for half a GiB."""
+    match = _PROFILE.fullmatch(profile)
+    if match is None:
+        return {}
+    facts: Facts = {"framebuffer_bytes": int(match["memory"]) * _GIB or _GIB // 2}
+    return facts | ({"mig_slices": int(match["slices"])} if match["slices"] else {})
+
+
+def _by_pairs(description: str) -> Facts:
+    pairs = dict(_PAIR.findall(description[:4096]))
+    facts: Facts = {}
+    if (size := _SIZE.fullmatch(pairs.get("framebuffer", ""))) and int(size[1]):
+        facts["framebuffer_bytes"] = int(size[1]) * _MIB
+    for key, field in (("num_heads", "heads"), ("max_instance", "max_instances")):
+        if re.fullmatch(r"[0-9]{1,6}", pairs.get(key, ""), re.ASCII):
+            facts[field] = int(pairs[key])
+    if "max_resolution" in pairs:
+        facts["max_resolution"] = pairs["max_resolution"]
+    return facts
+
+
+def _by_amounts(description: str) -> Facts:
+    """The amounts that a type uses of a pool that all types of its device share."""
+    amounts = {name: int(number) for name, number in _GVT.findall(description[:4096])}
+    if len(amounts) == _GVT_AMOUNTS:
+        return {"takes": amounts, "framebuffer_bytes": (amounts["low_gm_size"] + amounts["high_gm_size"]) * _MIB}
+    if video := _VIDEO_MEMORY.search(description[:4096]):
+        return {"takes": {"video memory": int(video[1])}, "framebuffer_bytes": int(video[1]) * _MIB}
+    return {}

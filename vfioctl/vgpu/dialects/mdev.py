@@ -12,8 +12,7 @@ from vfioctl.kernel.host_paths import MDEV_DEVICES, MDEV_PARENTS
 from vfioctl.kernel.lenient import names_in, number_in, physical
 from vfioctl.kernel.protocol import PCI_ADDRESS, FileReader
 from vfioctl.units import UUID
-from vfioctl.vgpu.dialects.describe import described
-from vfioctl.vgpu.dialects.dialect import Facts, Seen, card_facts, instance_facts, own_attributes
+from vfioctl.vgpu.dialects.dialect import Facts, card_facts, described, instance_facts, own_attributes
 
 TYPE_FILES = frozenset({"name", "description", "device_api"})
 OWN_FILES = frozenset({"vgpu_params", "vm_name", "placement_id"})
@@ -25,7 +24,9 @@ class MdevReader:
     dialect = "mdev"
 
     def __init__(self, kernel: FileReader) -> None:
-        self._kernel, self._seen = kernel, Seen()
+        self._kernel = kernel
+        self._cards: set[str] = set()
+        self._types: set[tuple[str, str]] = set()
         self._shown = set(names_in(kernel, MDEV_DEVICES))
 
     def parents(self) -> Iterable[str]:
@@ -36,16 +37,17 @@ class MdevReader:
         home = f"{MDEV_PARENTS}/{parent}"
         card = physical(self._kernel, parent) if PCI_ADDRESS.fullmatch(parent) else parent
         facts: Facts = {"card": card, "offers": {}, "unknown": {}, "types": {}, "instances": []}
-        self._types(home, card, facts)
+        self._read_types(home, card, facts)
         for name in names_in(self._kernel, home):
             if UUID.fullmatch(name):
                 facts["instances"].append(self._vgpu(f"{home}/{name}", name))
-        if self._seen.is_first(card):
+        if card not in self._cards:
+            self._cards.add(card)
             above = home if card == parent else f"/sys/bus/pci/devices/{card}"
             facts["of_card"] = card_facts(self._kernel, above)
         return facts
 
-    def _types(self, home: str, card: str, facts: Facts) -> None:
+    def _read_types(self, home: str, card: str, facts: Facts) -> None:
         texts = self._kernel.texts_below(f"{home}/mdev_supported_types", "available_instances")
         for name, text in texts.texts.items():
             number = number_in(text)
@@ -54,34 +56,28 @@ class MdevReader:
             else:
                 facts["offers"][name] = number
         facts["unknown"] |= {name: f"available_instances: {why}" for name, why in texts.refused.items()}
-        for name in self._seen.new(card, (*texts.texts, *texts.refused)):
-            facts["types"][name] = self._type(f"{home}/mdev_supported_types/{name}", card, name)
+        for name in (*texts.texts, *texts.refused):
+            if (card, name) not in self._types:
+                facts["types"][name] = self._type(f"{home}/mdev_supported_types/{name}", card, name)
 
     def _type(self, home: str, card: str, name: str) -> Facts:
         try:
             directory = self._kernel.directory(home, TYPE_FILES, ("none",))
         except KernelRefused as error:
             return {"unknown": {"type": error.symbol}}
-        texts = directory.texts
         if not directory.refused:  # otherwise the next parent of the card is read
-            self._seen.add(card, name)
-        return {
-            "name": texts.get("name", ""),
-            "description": texts.get("description", ""),
-            "device_api": texts.get("device_api", ""),
-            "unknown": dict(directory.refused),
-            **described(texts.get("name", ""), texts.get("description", "")),
-        }
+            self._types.add((card, name))
+        texts = {file: directory.texts.get(file, "") for file in TYPE_FILES}
+        return {**texts, "unknown": dict(directory.refused), **described(texts["name"], texts["description"])}
 
     def _vgpu(self, home: str, uuid: str) -> Facts:
         # a removal hides the mdev on the bus first, then waits until it is closed (mdev_device_remove, device_del)
         state = "live" if uuid in self._shown else "zombie"
         try:
-            facts, directory = instance_facts(self._kernel, home)
+            facts = instance_facts(self._kernel, home)
         except KernelRefused as error:
             return {"id": uuid, "state": state, "unknown": {"device": error.symbol}}
         if state == "live" and facts["driver"] is None:
             state = "orphan"
         attributes, unknown = own_attributes(self._kernel, f"{home}/nvidia", OWN_FILES)
-        kind = directory.links.get("mdev_type", "").rpartition("/")[2]
-        return {"id": uuid, "state": state, "type": kind, "attributes": attributes, "unknown": unknown, **facts}
+        return {"id": uuid, "state": state, "attributes": attributes, "unknown": unknown, **facts}

@@ -59,7 +59,7 @@ class SriovReader:
 
     def _vf(self, address: str) -> Facts:
         try:
-            facts, _ = instance_facts(self._kernel, f"{PCI_DEVICES}/{address}")
+            facts = instance_facts(self._kernel, f"{PCI_DEVICES}/{address}")
         except KernelRefused as error:
             return {"id": address, "type": TYPE, "unknown": {"device": error.symbol}}
         return {"id": address, "type": TYPE, "state": "live" if facts["driver"] else "no driver", **facts}

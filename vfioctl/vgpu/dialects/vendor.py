@@ -13,8 +13,7 @@ from collections.abc import Iterable
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.lenient import names_in, number_in, physical
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, PCI_DRIVERS, FileReader
-from vfioctl.vgpu.dialects.describe import creatable, described
-from vfioctl.vgpu.dialects.dialect import Facts, Seen, card_facts, instance_facts, own_attributes
+from vfioctl.vgpu.dialects.dialect import Facts, card_facts, described, instance_facts, own_attributes
 
 _LONGEST = 65_536
 _ID, _BYTES = re.compile(r"[1-9][0-9]{0,8}", re.ASCII), re.compile(r"[1-9][0-9]{0,16}", re.ASCII)
@@ -49,13 +48,21 @@ def bytes_in(text: str) -> int | None:
     return int(text) if _BYTES.fullmatch(text) else None
 
 
+def creatable(text: str) -> dict[str, str]:
+    """The type names in `creatable_vgpu_types`, by id. Lines are `1145  : NVIDIA L40S-1B`, with or without a header."""
+    parts = (line.partition(":") for line in text.split("\n"))
+    return {number.strip(): name.strip() for number, _, name in parts if name.strip() and _ID.fullmatch(number.strip())}
+
+
 class VendorReader:
     """See `Dialect`."""
 
     dialect = "vendor-vfio"
 
     def __init__(self, kernel: FileReader) -> None:
-        self._kernel, self._seen = kernel, Seen()
+        self._kernel = kernel
+        self._cards: set[str] = set()
+        self._types: set[tuple[str, str]] = set()
 
     def parents(self) -> Iterable[str]:
         for name in names_in(self._kernel, f"{PCI_DRIVERS}/nvidia"):
@@ -78,21 +85,21 @@ class VendorReader:
             "offers": offers,
             "unknown": dict(directory.refused),
             "instances": [],
-            "types": {number: named(names[number]) for number in self._seen.new(card, names)},
+            "types": {number: named(names[number]) for number in names if (card, number) not in self._types},
         }
-        for number in facts["types"]:
-            self._seen.add(card, number)
+        self._types |= {(card, number) for number in facts["types"]}
         if number_in(current):
             facts["instances"].append(self._vgpu(parent, current))
         elif current not in ("0", "") or "current_vgpu_type" not in directory.texts:
             facts["unknown"].setdefault("current_vgpu_type", f"says {current[:40]!r}" if current else "missing")
-        if self._seen.is_first(card):
+        if card not in self._cards:
+            self._cards.add(card)
             facts["of_card"] = card_facts(self._kernel, f"{PCI_DEVICES}/{card}") | {"sharing": "sizes"}
         return facts
 
     def _vgpu(self, parent: str, kind: str) -> Facts:
         try:
-            facts, _ = instance_facts(self._kernel, f"{PCI_DEVICES}/{parent}")
+            facts = instance_facts(self._kernel, f"{PCI_DEVICES}/{parent}")
         except KernelRefused as error:
             return {"id": parent, "type": kind, "unknown": {"device": error.symbol}}
         attributes, unknown = own_attributes(self._kernel, f"{PCI_DEVICES}/{parent}/nvidia", OWN_FILES)
