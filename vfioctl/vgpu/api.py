@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from vfioctl.errors import BadSpec, VfioctlError
 from vfioctl.inventory.api import LEDGER, InventoryApi, Waiting, until_released
-from vfioctl.vgpu.ledger.reading import recorded, recorded_if_possible
+from vfioctl.vgpu.ledger.reading import recorded_if_possible
 from vfioctl.vgpu.model.vgpu import Strategy
 
 if TYPE_CHECKING:
@@ -271,13 +271,17 @@ class VgpuApi:
         A failure does not prevent the others from being created. `wait`: seconds to retry failures, because a driver
         may not be loaded yet at boot. A change that a reboot interrupted is recovered first.
         """
-        from vfioctl.vgpu.lifecycle.restore import Restoring
+        from vfioctl.vgpu.lifecycle.restore import restore
 
         if dry_run:
-            return Restoring(self.plan_persistent, None).run(self.persistent(), wait=wait)
-        restoring = Restoring(self.plan_persistent, partial(self._session.apply, progress=progress))
-        restoring.recover(partial(self._session.engine.recover, forward=False, of_this_boot=False))
-        return restoring.run(self.persistent(), wait=wait)
+            return restore(self.persistent(), self.plan_persistent, None, {}, wait=wait)
+        failures = {}
+        try:
+            self._session.engine.recover(forward=False, of_this_boot=False)
+        except VfioctlError as error:
+            failures["recover"] = error
+        apply = partial(self._session.apply, progress=progress)
+        return restore(self.persistent(), self.plan_persistent, apply, failures, wait=wait)
 
     def _persistent(self) -> tuple[dict[str, Wanted], dict[str, str]]:
         from vfioctl.vgpu.probe.persistent import read_persistent
@@ -293,8 +297,6 @@ class VgpuApi:
         return self._session.plan(self._draft(intent, inventory))
 
     def _draft(self, intent: Intent, inventory: Inventory | None = None) -> Draft:
-        from vfioctl.vgpu.ledger.journaled import claimed_and_lost
         from vfioctl.vgpu.lifecycle.planning import Planning
 
-        session, claimed = self._session, partial(claimed_and_lost, self._session)
-        return Planning(self._kernel, self._devices, recorded(session), claimed, inventory=inventory).draft(intent)
+        return Planning(self._session, self._devices, inventory).draft(intent)

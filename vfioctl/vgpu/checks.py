@@ -12,8 +12,7 @@ from vfioctl.core.change import Plan
 from vfioctl.core.check import Check
 from vfioctl.errors import VerifyError
 from vfioctl.vgpu.model.kinds import CHECK, DEFINITION, VF_COUNTS, VGPUS, changes_vfs, creates, removes
-from vfioctl.vgpu.model.report import left_in, report_of, report_of_defined, still_defined_in, vgpus_in
-from vfioctl.vgpu.model.type_names import type_names_in
+from vfioctl.vgpu.model.report import left_in, report_of, report_of_defined, still_defined_in, type_names_in, vgpus_in
 from vfioctl.vgpu.model.vgpu import OURS, Definition, Dialect, Left, Vgpu, Vgpus
 from vfioctl.vgpu.probe.definitions import read_definitions
 from vfioctl.vgpu.probe.inventory import read_vgpus
@@ -72,10 +71,7 @@ def _still_defined(context: Context, plan: Plan) -> Mapping[str, Definition]:
     """The definitions of removed mediated devices that are left, by UUID."""
     removed = {change.subject for change in plan.changes if removes(change)}
     definitions, _ = read_definitions(context.kernel, removed)
-    return {
-        vgpu["uuid"]: Definition(vgpu["path"], vgpu["type"], vgpu["start"], tuple(vgpu["attributes"]))
-        for vgpu in definitions
-    }
+    return {defined.uuid: defined.definition for defined in definitions}
 
 
 def _affected(plan: Plan, cards: Sequence[str], vgpus: Vgpus, created: set[str]) -> tuple[Vgpu, ...]:

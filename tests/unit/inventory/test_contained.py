@@ -116,7 +116,7 @@ def test_a_definition_that_is_odd_costs_itself(run: Run, tmp_path: Path, text: s
     tree.put(f"{DEFINITIONS}/{PARENT}/{SOUND}", '{"mdev_type": "nvidia-222", "start": "auto"}')
     tree.put(f"{DEFINITIONS}/{PARENT}/{ODD}", text)
     found, problems = read_definitions(Recorded(tree, ""))
-    assert [each["uuid"] for each in found] == [SOUND]
+    assert [defined.uuid for defined in found] == [SOUND]
     assert [path for path, reason in problems if reason] == [f"{DEFINITIONS}/{PARENT}/{ODD}"]
     (tmp_path / "t4.host").write_text(form(tree), encoding="utf-8")
     for line in ("vgpu list", "vgpu list --json", "vgpu restore --dry-run", f"bind {PARENT} --dry-run"):

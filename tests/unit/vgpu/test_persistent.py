@@ -30,6 +30,7 @@ from vfioctl.vgpu.model.vgpu import (
     FOREIGN,
     OURS,
     Created,
+    Definition,
     Dialect,
     Vgpu,
     VgpuCard,
@@ -72,8 +73,8 @@ class TestTexts:
     @unhurried
     @given(st.text(max_size=40), st.dictionaries(st.text(max_size=10), st.text(max_size=20), max_size=3))
     def test_of_definitions_say_what_they_were_given(self, kind: str, parameters: dict[str, str]) -> None:
-        facts = parsed(definition_text(kind, parameters))
-        assert facts == {"type": kind, "start": "auto", "attributes": [*parameters.items()]}
+        definition = parsed("/etc/x", definition_text(kind, parameters))
+        assert definition == Definition("/etc/x", kind, "auto", (*parameters.items(),))
         assert definition_text(kind, parameters).isascii()
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vfioctl.errors import StoreDamaged
-from vfioctl.vgpu.model.recorded import NOTHING, Recorded, TypeNames
-from vfioctl.vgpu.model.vgpu import Created
+from vfioctl.vgpu.model.vgpu import Created, TypeNames
 
 if TYPE_CHECKING:
     import sqlite3
@@ -23,6 +22,20 @@ CREATED = """
 """
 _WEDGED = "SELECT subject, why FROM mark WHERE kind = 'wedged' AND boot_id = ?"
 _NAMES = "SELECT card, id, name FROM type_name WHERE boot_id = ?"
+
+
+class Recorded(NamedTuple):
+    """All records about vGPUs that are valid in the current boot."""
+
+    wedged: Mapping[str, str]
+    """Functions and mediated devices with a write that never returned, and that write."""
+    created: Mapping[str, Created]
+    """The vGPUs and VFs that vfioctl created in this boot, by id, and the persistent mdevs of any boot."""
+    names: TypeNames
+    """The names that types had when they were last listed."""
+
+
+NOTHING = Recorded({}, {}, {})
 
 
 def read_records(store: Store, *, boot_id: str) -> Recorded:

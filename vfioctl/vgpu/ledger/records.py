@@ -10,7 +10,7 @@ from vfioctl.errors import Foreign
 from vfioctl.vgpu.ledger.reading import CREATED
 from vfioctl.vgpu.model.intents import RemoveVgpuIntent
 from vfioctl.vgpu.model.kinds import CHECK, DEFINITION, VF_COUNTS, VGPU_TYPE, changes_vfs, creates, removes
-from vfioctl.vgpu.model.type_names import type_names_in
+from vfioctl.vgpu.model.report import type_names_in
 
 # Earlier records of the same vGPU are kept: they are valid again after a rollback. A definition stays persistent.
 _OWN = """

@@ -21,27 +21,20 @@ _HYPHENS = 4
 
 def holders(devices: InventoryApi, vgpus: Callable[[], Vgpus], selectors: Sequence[str], *, every: bool) -> Holders:
     """See `VgpuApi.holders`."""
-    held = _holders(devices, vgpus, selectors, every=every)
-    reserved = tuple(reservation for reservation in devices.reservations() if reservation.subject in held.devices)
-    return replace(held, reservations=reserved)
-
-
-def _holders(devices: InventoryApi, vgpus: Callable[[], Vgpus], selectors: Sequence[str], *, every: bool) -> Holders:
     processes = devices.processes()  # its workers run while the rest is read
     mdevs = [word for word in selectors if _BEGINNING.fullmatch(word) or word.count("-") >= _HYPHENS]
     words = [word for word in selectors if word not in mdevs]
     of_mdevs = _holders_of_mdevs(devices, vgpus(), mdevs, processes) if mdevs else None
-    if of_mdevs and not words:
-        return of_mdevs
-    held = devices.holders(words, every=every, processes=processes)
-    if of_mdevs is None:
-        return held
-    return replace(
-        held,
-        devices=(*held.devices, *of_mdevs.devices),
-        holders=(*held.holders, *of_mdevs.holders),
-        marks=(*held.marks, *of_mdevs.marks),
-    )
+    held = of_mdevs if of_mdevs and not words else devices.holders(words, every=every, processes=processes)
+    if of_mdevs and words:
+        held = replace(
+            held,
+            devices=(*held.devices, *of_mdevs.devices),
+            holders=(*held.holders, *of_mdevs.holders),
+            marks=(*held.marks, *of_mdevs.marks),
+        )
+    reserved = tuple(reservation for reservation in devices.reservations() if reservation.subject in held.devices)
+    return replace(held, reservations=reserved)
 
 
 def _holders_of_mdevs(devices: InventoryApi, vgpus: Vgpus, words: Sequence[str], processes: Processes) -> Holders:

@@ -15,13 +15,15 @@ from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.functions import Inventory
 from vfioctl.inventory.model.holders import Holders
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.kernel.protocol import PCI_ADDRESS, Kernel
+from vfioctl.kernel.protocol import PCI_ADDRESS
+from vfioctl.session import Session
 from vfioctl.units import Uuid
+from vfioctl.vgpu.ledger.journaled import claimed_and_lost
+from vfioctl.vgpu.ledger.reading import recorded
 from vfioctl.vgpu.model.intents import CreateVgpuIntent, ProfileIntent, RemoveVgpuIntent, SetVfsIntent
 from vfioctl.vgpu.model.kinds import VF_COUNTS
 from vfioctl.vgpu.model.lookup import cards_called
 from vfioctl.vgpu.model.persistent import definition_file, own_definition_file
-from vfioctl.vgpu.model.recorded import Recorded
 from vfioctl.vgpu.model.vgpu import Vgpus, VgpuState
 from vfioctl.vgpu.placement.reserved import Reserved, reserved_mdevs
 from vfioctl.vgpu.plan.create import choose, plan_create
@@ -32,23 +34,11 @@ from vfioctl.vgpu.probe.plan_facts import cards_of, physical_function, read_affe
 
 
 class Planning:
-    """Drafts one plan on one host.
+    """Drafts one plan on one host. `inventory`: of the whole host, if it has just been read."""
 
-    `claimed`: returns the vGPUs that others have and that do not exist. `inventory`: of the whole host, if it has just
-    been read.
-    """
-
-    def __init__(
-        self,
-        kernel: Kernel,
-        devices: InventoryApi,
-        recorded: Recorded,
-        claimed: Callable[[Vgpus], Sequence[Reserved]],
-        *,
-        inventory: Inventory | None = None,
-    ) -> None:
-        self._kernel, self._devices, self._recorded, self._inventory = kernel, devices, recorded, inventory
-        self._claimed = claimed
+    def __init__(self, session: Session, devices: InventoryApi, inventory: Inventory | None) -> None:
+        self._session, self._kernel, self._devices, self._inventory = session, session.kernel, devices, inventory
+        self._recorded = recorded(session)
 
     def draft(self, intent: Intent) -> Draft:
         """The draft for an intent. Raises what the planners in `plan` raise."""
@@ -56,9 +46,8 @@ class Planning:
 
     def create(self, intent: CreateVgpuIntent) -> Draft:
         vgpus = read_affected(self._kernel, self._recorded, None, None)
-        chosen, names = choose(
-            vgpus, intent, (*reserved_mdevs(vgpus), *self._reserved_vfs(vgpus)), self._claimed(vgpus)
-        )
+        reserved = (*reserved_mdevs(vgpus), *self._reserved_vfs(vgpus))
+        chosen, names = choose(vgpus, intent, reserved, claimed_and_lost(self._session, vgpus))
         used = tuple(name for name in names if isinstance(name, Uuid))  # VFs have none
         intent = intent.model_copy(update={"uuids": used})
         facts = self._facts(name for place in chosen.places for name in (place.card, place.parent))
@@ -81,15 +70,14 @@ class Planning:
         unanswering = (VgpuState.ZOMBIE, VgpuState.WEDGED)
         going = [v for v in vgpus.instances if v.id in wanted and v.state not in unanswering]
         facts = self._facts(name for vgpu in going for name in (vgpu.card, vgpu.parent))
+        addresses = [address for address in wanted if isinstance(address, PciAddress)]
         files = [definition_file(vgpu.id, vgpu.parent) for vgpu in going]
         files += [vgpu.definition.path for vgpu in going if vgpu.definition]
-        files += [own_definition_file(address) for address in wanted if isinstance(address, PciAddress)]
+        files += [own_definition_file(address) for address in addresses]
         texts = texts_of(self._kernel, files)
         existing = {vgpu.id for vgpu in going}
-        held = self._holders(
-            [uuid for uuid in wanted if isinstance(uuid, Uuid)],
-            [address for address in wanted if isinstance(address, PciAddress) and address in existing],
-        )
+        uuids = [uuid for uuid in wanted if isinstance(uuid, Uuid)]
+        held = self._holders(uuids, [address for address in addresses if address in existing])
         return plan_remove(vgpus, intent, facts, texts, self._recorded.created, held)
 
     def set_vfs(self, intent: SetVfsIntent) -> Draft:
@@ -158,7 +146,13 @@ def draft_persistent(
     if file not in found or _exists(vgpus, found[file]):
         return None
     drafted = draft(found[file])
-    _refuse_other_vfs(drafted)
+    for change in drafted.changes:
+        if change.kind in VF_COUNTS and change.before not in ("0", change.after):
+            raise DeviceInUse(
+                f"{change.subject} has {change.before} VFs already, but {change.after} are persistent",
+                hint="keep them, or change the number",
+                next_command=f"vfioctl sriov set {change.subject} {change.after}",
+            )
     return drafted
 
 
@@ -171,14 +165,3 @@ def _exists(vgpus: Callable[[], Vgpus], intent: Intent) -> bool:
         vgpu.id in names and vgpu.state is VgpuState.LIVE and intent.type in (vgpu.type, vgpu.type_name)
         for vgpu in vgpus().instances
     )
-
-
-def _refuse_other_vfs(draft: Draft) -> None:
-    """Raises DeviceInUse when the PF has another number of VFs than is persistent: they are left unchanged."""
-    for change in draft.changes:
-        if change.kind in VF_COUNTS and change.before not in ("0", change.after):
-            raise DeviceInUse(
-                f"{change.subject} has {change.before} VFs already, but {change.after} are persistent",
-                hint="keep them, or change the number",
-                next_command=f"vfioctl sriov set {change.subject} {change.after}",
-            )

@@ -28,68 +28,64 @@ class Restored:
     """Errors by file. The key `recover` is for a change that a reboot interrupted and that could not be recovered."""
 
 
-class Restoring:
-    """Creates what the files define, and retries failures until the timeout."""
+def restore(
+    files: tuple[str, ...],
+    make: Callable[[str], Plan | None],
+    apply: Callable[[Plan], Outcome] | None,
+    failures: Mapping[str, VfioctlError],
+    *,
+    wait: float,
+) -> Restored:
+    """Creates what the files define. A failure does not prevent the others from being created.
 
-    def __init__(self, plan: Callable[[str], Plan | None], apply: Callable[[Plan], Outcome] | None) -> None:
-        """`plan`: plans one file, or returns None if nothing is missing. `apply`: carries out a plan; None: dry run."""
-        self._plan, self._apply = plan, apply
-        self.failures: dict[str, VfioctlError] = {}
-        self._plans: list[Plan] = []
-        self._outcomes: list[Outcome] = []
+    `make`: plans one file, or returns None if nothing is missing. `apply`: carries out a plan; None: dry run.
+    `failures`: those until now. `wait`: seconds to retry failures.
+    """
+    plans: list[Plan] = []
+    outcomes: list[Outcome] = []
+    failures = dict(failures)
 
-    def recover(self, recover: Callable[[], object]) -> None:
-        """Recovers a change that a reboot interrupted. A failure is recorded, and does not prevent creation."""
+    def is_to_be_tried_again(file: str) -> bool:
         try:
-            recover()
-        except VfioctlError as error:
-            self.failures["recover"] = error
-
-    def run(self, files: tuple[str, ...], *, wait: float) -> Restored:
-        """A failure does not prevent the others from being created. `wait`: seconds to retry failures."""
-        until, left = time.monotonic() + wait, list(files)
-        while left:
-            left = [file for file in left if self._is_to_be_tried_again(file)]
-            if time.monotonic() >= until:
-                break
-            if left:
-                time.sleep(_PAUSE)
-        return Restored(files, tuple(self._plans), tuple(self._outcomes), dict(self.failures))
-
-    def _is_to_be_tried_again(self, file: str) -> bool:
-        try:
-            plan = self._plan(file)
+            plan = make(file)
             if plan is not None and not plan.nothing_to_do:
-                if self._apply:
-                    self._outcomes.append(self._apply(plan))
+                if apply:
+                    outcomes.append(apply(plan))
                 else:
-                    self._plans.append(plan)
-            self.failures.pop(file, None)
+                    plans.append(plan)
+            failures.pop(file, None)
         except VfioctlError as error:
-            self.failures[file] = error
+            failures[file] = error
             return not isinstance(error, (Stuck, BadDocument))  # waiting helps neither
         return False
 
+    until, left = time.monotonic() + wait, list(files)
+    while left:
+        left = [file for file in left if is_to_be_tried_again(file)]
+        if time.monotonic() >= until:
+            break
+        if left:
+            time.sleep(_PAUSE)
+    return Restored(files, tuple(plans), tuple(outcomes), failures)
 
-MOST_TRIES = 4
-"""The maximum number of attempts. Each retry excludes the parents that refused."""
-Make = Callable[[Sequence[str]], "Plan"]
-"""Makes a plan that avoids the given parents."""
+
+_MOST_TRIES = 4
 
 
 def create_somewhere(
-    make: Make,
+    make: Callable[[Sequence[str]], Plan],
     apply: Callable[[Plan], Outcome],
     exclude: Sequence[str],
     elsewhere: Callable[[VfioctlError], None] | None,
 ) -> Outcome:
-    """The outcome of the first plan that succeeds. `elsewhere` is called with the error before each retry.
+    """The outcome of the first plan that succeeds; each retry excludes the parents that refused.
 
-    Raises what `make` and `apply` raise; NoCapacity after the last attempt, or when there is no other parent.
+    `make`: makes a plan that avoids the given parents. `elsewhere` is called with the error before each retry. Raises
+    what `make` and `apply` raise; NoCapacity after the last attempt, or when there is no other parent.
     """
     excluded = list(exclude)
     plan = make(excluded)
-    for _ in range(1, MOST_TRIES):
+    for _ in range(1, _MOST_TRIES):
         try:
             return apply(plan)
         except NoCapacity as full:

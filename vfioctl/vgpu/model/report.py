@@ -1,16 +1,19 @@
-"""Converts the results of a vGPU change to and from the plain objects in the report of its outcome.
+"""What a change of vGPUs reports as plain objects: the names of types in its plan, and its results in the outcome.
 
 May not do input or output.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from pydantic import ConfigDict, TypeAdapter
 
-from vfioctl.vgpu.model.vgpu import Definition, Left, Vgpu
+from vfioctl.core.change import Fact, Plan
+from vfioctl.kernel.protocol import Reader
+from vfioctl.vgpu.model.kinds import TYPE_NAMES
+from vfioctl.vgpu.model.vgpu import Definition, Dialect, Left, TypeNames, Vgpu, VgpuCard
 
 VGPUS, LEFT, STILL_DEFINED = "vgpus", "left", "still_defined"
 _LATER = ConfigDict(defer_build=True)
@@ -42,3 +45,42 @@ def report_of_defined(defined: Mapping[str, Definition]) -> Mapping[str, Any]:
 def still_defined_in(report: Mapping[str, Any]) -> Mapping[str, Definition]:
     """The definitions of removed mediated devices that are left, by UUID."""
     return _DEFINITIONS.validate_python(report.get(STILL_DEFINED, {}))
+
+
+# -- the names of types, for the ledger ---------------------------------------------------------------------
+
+
+def type_name_facts(cards: Iterable[VgpuCard]) -> tuple[Fact, ...]:
+    """One fact for each card whose types the kernel lists only while they can be created."""
+    return tuple(
+        Fact(kind=TYPE_NAMES, subject=card.id, values={kind.id: kind.name for kind in card.types if kind.name})
+        for card in cards
+        if card.dialect is Dialect.VENDOR
+    )
+
+
+def type_names_in(plan: Plan) -> TypeNames:
+    """The names of vGPU types, by card and type id."""
+    return {fact.subject: {i: str(name) for i, name in fact.values.items()} for fact in plan.facts_of(TYPE_NAMES)}
+
+
+class TypeNameFacts:
+    """Facts of the kind `vGPU types`: the names of the types of a card, by id."""
+
+    kind: ClassVar[str] = TYPE_NAMES
+
+    def read(self, kernel: Reader, facts: Sequence[Fact]) -> Mapping[str, Fact]:
+        """Returns the facts unchanged: the kernel no longer lists types that cannot be created."""
+        return {fact.subject: fact for fact in facts}
+
+    def holds(self, fact: Fact, now: Fact | None) -> bool:
+        # A plan uses type ids only; the names are for the ledger. The list of types in the kernel changes with every
+        # vGPU that is created.
+        return True
+
+    def relatives(self, kernel: Reader, fact: Fact) -> Iterable[str]:
+        return ()
+
+    def describe(self, fact: Fact) -> Sequence[str]:
+        """Returns nothing: only the ledger needs these facts."""
+        return ()

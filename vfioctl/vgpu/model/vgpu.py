@@ -73,6 +73,8 @@ class Count:
 
 
 NONE, UNKNOWN = Count(0, 0), Count(0, None)
+TypeNames = Mapping[str, Mapping[str, str]]
+"""Names of vGPU types, by card and type id. The kernel lists only types that can still be created."""
 OURS, FOREIGN = "vfioctl", "foreign"
 """The owner of vGPUs that vfioctl created, and the owner of all others."""
 

@@ -14,7 +14,7 @@ from vfioctl.vgpu.model.intents import CreateVgpuIntent
 from vfioctl.vgpu.model.kinds import CHECK, MDEV, PARAMETER, VGPU_TYPE, own_folder, type_file
 from vfioctl.vgpu.model.lookup import long_address
 from vfioctl.vgpu.model.persistent import definition_file, definition_text, vgpu_text
-from vfioctl.vgpu.model.type_names import type_name_facts
+from vfioctl.vgpu.model.report import type_name_facts
 from vfioctl.vgpu.model.vgpu import Dialect, VgpuCard, Vgpus, VgpuState
 from vfioctl.vgpu.placement.placement import Place, Placement, placed
 from vfioctl.vgpu.placement.reserved import Reserved, kept_for, with_room_kept, without_claimed

@@ -12,7 +12,7 @@ from vfioctl.inventory.model.preconditions import holding, refuse, unread_notes
 from vfioctl.vgpu.model.intents import RemoveVgpuIntent
 from vfioctl.vgpu.model.kinds import CHECK, MDEV, PARAMETER, VGPU_TYPE, own_folder, type_file
 from vfioctl.vgpu.model.persistent import definition_file, own_definition_file, still_defined
-from vfioctl.vgpu.model.type_names import type_name_facts
+from vfioctl.vgpu.model.report import type_name_facts
 from vfioctl.vgpu.model.vgpu import OURS, Created, Dialect, Vgpu, Vgpus, VgpuState
 from vfioctl.vgpu.plan.create import PARAMETERS, PLACEMENT, Facts, Texts
 from vfioctl.vgpu.resources.definition import definition_change

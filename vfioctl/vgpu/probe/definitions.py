@@ -6,7 +6,7 @@ Reads only. A damaged file costs only that definition, while mdevctl itself then
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import NamedTuple
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.host_paths import DEFINITIONS
@@ -14,22 +14,30 @@ from vfioctl.kernel.lenient import failure_of, names_in
 from vfioctl.kernel.protocol import FileReader
 from vfioctl.units import UUID
 from vfioctl.untrusted_text import parse_json
+from vfioctl.vgpu.model.vgpu import Definition
 
 _LONGEST = 65_536
 
 
+class Defined(NamedTuple):
+    """The definition of a mediated device, its parent, and its UUID in lower case."""
+
+    parent: str
+    uuid: str
+    definition: Definition
+
+
 def read_definitions(
     kernel: FileReader, only: Collection[str] | None = None
-) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
-    """The definitions as plain data, and the path of each file that could not be read with the reason.
+) -> tuple[list[Defined], list[tuple[str, str]]]:
+    """The definitions, and the path of each file that could not be read with the reason.
 
     `only`: UUIDs in lower case whose definitions are read; None for all.
     """
     definitions, problems = [], []
     for path, parent, uuid in _files(kernel, only):
         try:
-            facts = parsed(kernel.read(path))
-            definitions.append({"path": path, "parent": parent, "uuid": uuid.lower(), **facts})
+            definitions.append(Defined(parent, uuid.lower(), parsed(path, kernel.read(path))))
         except KernelRefused as error:
             problems.append((path, error.symbol))
         except ValueError as error:
@@ -46,16 +54,16 @@ def _files(kernel: FileReader, only: Collection[str] | None) -> Iterator[tuple[s
                 yield f"{DEFINITIONS}/{parent}/{name}", parent, name
 
 
-def parsed(text: str) -> dict[str, Any]:
-    """The `type`, `start` and `attributes` in a definition's text. Raises ValueError when it is malformed."""
+def parsed(path: str, text: str) -> Definition:
+    """The definition with this path and text. Raises ValueError when it is malformed."""
     document = parse_json(text, most=_LONGEST)
     if not isinstance(document, dict) or not isinstance(document.get("mdev_type"), str):
         raise ValueError("no mdev_type")  # noqa: TRY004 - the text is at fault, not the argument's type
     attributes = document.get("attrs") or []
     if not isinstance(attributes, list) or not all(isinstance(attribute, dict) for attribute in attributes):
         raise ValueError("attrs is no list of objects")
-    pairs = [(_text(name), _text(value)) for attribute in attributes for name, value in attribute.items()]
-    return {"type": _text(document["mdev_type"]), "start": _text(document.get("start", "manual")), "attributes": pairs}
+    pairs = tuple((_text(name), _text(value)) for attribute in attributes for name, value in attribute.items())
+    return Definition(path, _text(document["mdev_type"]), _text(document.get("start", "manual")), pairs)
 
 
 def _text(value: object) -> str:

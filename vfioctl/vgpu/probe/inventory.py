@@ -12,11 +12,11 @@ from vfioctl.vgpu.dialects.vendor import bytes_in, named, reported_types
 from vfioctl.vgpu.model.vgpu import (
     UNKNOWN,
     Count,
-    Definition,
     Dialect,
     Profile,
     Sharing,
     SizeMode,
+    TypeNames,
     Vgpu,
     VgpuCard,
     VgpuParent,
@@ -26,11 +26,10 @@ from vfioctl.vgpu.model.vgpu import (
     VgpuWarning,
 )
 from vfioctl.vgpu.placement.capacity import counted
-from vfioctl.vgpu.probe.definitions import read_definitions
+from vfioctl.vgpu.probe.definitions import Defined, read_definitions
 from vfioctl.vgpu.probe.scan import VgpuScan
 
-Names = Mapping[str, Mapping[str, str]]
-NO_NAMES: Names = {}
+NO_NAMES: TypeNames = {}
 _TYPE_FIELDS = {field.name for field in fields(VgpuType)} - {"id", "existing", "available", "unknown"}
 _SIZE_MODES = {"0": SizeMode.SAME, "1": SizeMode.MIXED}
 _VGPU_FIELDS = ("driver", "iommu_group", "vfio_group", "vfio_cdev", "numa_node", "attributes", "unknown")
@@ -41,7 +40,7 @@ def read_vgpus(
     cards: Collection[str] | None = None,
     *,
     suspects: Collection[str] = (),
-    names: Names = NO_NAMES,
+    names: TypeNames = NO_NAMES,
     defined: Collection[str] | None = None,
     types: bool = True,
 ) -> Vgpus:
@@ -53,7 +52,9 @@ def read_vgpus(
     return assemble(kernel, VgpuScan(kernel, cards=cards, suspects=suspects, types=types), names, defined)
 
 
-def assemble(kernel: Reader, scan: VgpuScan, names: Names = NO_NAMES, defined: Collection[str] | None = None) -> Vgpus:
+def assemble(
+    kernel: Reader, scan: VgpuScan, names: TypeNames = NO_NAMES, defined: Collection[str] | None = None
+) -> Vgpus:
     """The vGPUs of a scan that has been started.
 
     `names`: type names when they were last listed, by card and id. NVIDIA's vendor-specific VFIO lists only types that
@@ -174,18 +175,16 @@ def _counts(vgpu: Facts) -> bool:
     return vgpu.get("state") != VgpuState.ORPHAN
 
 
-def _with_definitions(live: list[Vgpu], definitions: Iterable[Facts], cards: Iterable[VgpuCard]) -> list[Vgpu]:
+def _with_definitions(live: list[Vgpu], definitions: Iterable[Defined], cards: Iterable[VgpuCard]) -> list[Vgpu]:
     """The live vGPUs with their definitions, and vGPUs that are only defined."""
     by_place = {(vgpu.parent, vgpu.id): vgpu for vgpu in live}
     cards_of = {parent.name: card for card in cards for parent in card.parents}
-    for facts in definitions:
-        key = facts["parent"], facts["uuid"]
-        definition = Definition(facts["path"], facts["type"], facts["start"], tuple(facts["attributes"]))
-        if key not in by_place:
-            card = cards_of.get(facts["parent"], VgpuCard(facts["parent"], Dialect.MDEV))
-            only = {"id": facts["uuid"], "type": facts["type"], "state": VgpuState.DEFINED}
-            by_place[key] = _vgpu(card, facts["parent"], only)
-        by_place[key] = replace(by_place[key], definition=definition)
+    for parent, uuid, definition in definitions:
+        if (parent, uuid) not in by_place:
+            card = cards_of.get(parent, VgpuCard(parent, Dialect.MDEV))
+            only = {"id": uuid, "type": definition.type, "state": VgpuState.DEFINED}
+            by_place[parent, uuid] = _vgpu(card, parent, only)
+        by_place[parent, uuid] = replace(by_place[parent, uuid], definition=definition)
     return list(by_place.values())
 
 

@@ -6,7 +6,6 @@ Reads only. Only root can write these files, but their content is still validate
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -34,21 +33,16 @@ def read_persistent(kernel: FileReader, created: Mapping[str, Created]) -> tuple
     persistent = {own_definition_file(record.device): _wanted(record) for record in own}
     definitions, damaged = read_definitions(kernel)
     ours = {name for name, record in created.items() if record.persistent}
-    for facts in definitions:
-        if facts["uuid"] in ours and facts["start"] == "auto":
-            try:
-                persistent[facts["path"]] = _asked(facts)
+    for parent, uuid, definition in definitions:
+        if uuid in ours and definition.start == "auto":
+            try:  # from the file, not the ledger: mdevctl may have changed it since
+                persistent[definition.path] = CreateVgpuIntent(
+                    type=definition.type, parent=parent, uuids=(Uuid(uuid),), parameters=definition.attributes
+                )
             except ValidationError as error:
-                problems.append((facts["path"], f"not a definition of a vGPU: {first_problem(error)[:80]}"))
+                problems.append((definition.path, f"not a definition of a vGPU: {first_problem(error)[:80]}"))
     problems += ((path, text) for path, text in damaged if path.rpartition("/")[2].lower() in ours)
     return persistent, dict(problems)
-
-
-def _asked(facts: Mapping[str, Any]) -> CreateVgpuIntent:
-    """From the file, not the ledger: mdevctl may have changed it since."""
-    return CreateVgpuIntent(
-        type=facts["type"], parent=facts["parent"], uuids=(Uuid(facts["uuid"]),), parameters=tuple(facts["attributes"])
-    )
 
 
 def _wanted(own: OwnDefinition) -> Wanted:

@@ -10,10 +10,10 @@ from vfioctl.kernel.host_paths import MDEV_DEVICES
 from vfioctl.kernel.lenient import names_in, number_in, physical, text_of
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, FileReader, Reader
 from vfioctl.units import UUID
+from vfioctl.vgpu.ledger.reading import Recorded
 from vfioctl.vgpu.model.kinds import PhysicalFunction
 from vfioctl.vgpu.model.lookup import with_owners
 from vfioctl.vgpu.model.persistent import own_definition_file
-from vfioctl.vgpu.model.recorded import Recorded
 from vfioctl.vgpu.model.vgpu import Vgpus
 from vfioctl.vgpu.probe.inventory import read_vgpus
 
