@@ -27,7 +27,7 @@ from vfioctl.kernel import host_paths
 from vfioctl.kernel.protocol import PCI_ADDRESS
 from vfioctl.kernel.simulated import rules
 from vfioctl.subsystems import SUBSYSTEMS
-from vfioctl.vgpu.resources import definition, parameter
+from vfioctl.vgpu.resources import files
 
 Text = Any
 """str or bytes, as the regex."""
@@ -143,7 +143,10 @@ FROM_DATA: Mapping[str, Iterable[str]] = {
     "self.value": [pattern for _, pattern in _resources()],
     "form.replace('{}', re.escape(change.subject))": [
         form.replace("{}", "x")
-        for form in (definition._OF_MDEV, definition._OF_FUNCTION, parameter._OF_MDEV, parameter._OF_VF)
+        for form in (
+            *(files._DEFINITION_OF_MDEV, files._DEFINITION_OF_FUNCTION),
+            *(files._PARAMETER_OF_MDEV, files._PARAMETER_OF_VF),
+        )
     ],
     r"f'^ *([0-9]{{1,4}}) {re.escape(name)}$'": [r"^ *([0-9]{1,4}) nvidia$"],
     "re.sub('<[a-z]+>', lambda match: _FORMS[match[0]], re.escape(name))": [

@@ -5,8 +5,7 @@ from vfioctl.vgpu.checks import VgpusReady
 from vfioctl.vgpu.ledger.records import VgpuRecords
 from vfioctl.vgpu.model.intents import CreateVgpuIntent, ProfileIntent, RemoveVgpuIntent, SetVfsIntent
 from vfioctl.vgpu.model.report import TypeNameFacts
-from vfioctl.vgpu.resources.definition import DefinitionFile
-from vfioctl.vgpu.resources.parameter import Parameter, ProfileValue
+from vfioctl.vgpu.resources.files import DefinitionFile, Parameter, ProfileValue
 from vfioctl.vgpu.resources.vfs import Autoprobe, ManageVfs, NvidiaVfs, VfCount
 from vfioctl.vgpu.resources.vgpus import Mdev, TypeOfVf
 

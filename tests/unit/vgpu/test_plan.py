@@ -36,7 +36,7 @@ from vfioctl.vgpu.model.vgpu import (
 from vfioctl.vgpu.placement.placement import Place, Placement
 from vfioctl.vgpu.plan.create import choose, plan_create
 from vfioctl.vgpu.plan.remove import plan_remove
-from vfioctl.vgpu.resources.parameter import Parameter
+from vfioctl.vgpu.resources.files import Parameter
 
 ONE, TWO = Uuid("4e8c5df7-c4fa-4719-904f-5579cd5ac35f"), Uuid("5e8c5df7-c4fa-4719-904f-5579cd5ac35f")
 PF, VF, NEXT = (PciAddress(f"0000:41:00.{n}") for n in (0, 4, 5))

@@ -1,7 +1,7 @@
 """`vfioctl vgpu create`, `remove`, and `restore`, which creates what is persistent; systemd runs it at boot."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import Annotated, TypedDict
 
 import typer
 
@@ -15,9 +15,6 @@ from vfioctl.errors import BadSpec, VfioctlError
 from vfioctl.vgpu.api import VgpuApi
 from vfioctl.vgpu.cli.completion import complete_parent, complete_type, complete_vgpu
 from vfioctl.vgpu.model.vgpu import Strategy
-
-if TYPE_CHECKING:
-    from vfioctl.vgpu.lifecycle.restore import Restored
 
 
 def add_to(app: typer.Typer) -> None:
@@ -208,7 +205,8 @@ def restore(
     with reporting():
         restored = api.restore(wait=seconds, progress=progress_lines(session), dry_run=dry_run)
     if as_json:
-        _emit_document(restored)
+        failures = {name: {"message": error.message, "hint": error.hint} for name, error in restored.failures.items()}
+        emit_document({"plans": restored.plans, "outcomes": restored.outcomes, "failures": failures})
         if restored.failures:
             raise typer.Exit(next(iter(restored.failures.values())).exit_code)
         return
@@ -218,19 +216,6 @@ def restore(
     if not (restored.plans or restored.outcomes or restored.failures):
         emit("All persistent VFs and vGPUs exist." if restored.files else "Nothing is persistent.")
     _report_failures(restored.failures)
-
-
-def _emit_document(restored: "Restored") -> None:
-    """Prints one JSON object: the plans of a dry run, the outcomes, and the failures by file."""
-    emit_document(
-        {
-            "plans": restored.plans,
-            "outcomes": restored.outcomes,
-            "failures": {
-                name: {"message": error.message, "hint": error.hint} for name, error in restored.failures.items()
-            },
-        }
-    )
 
 
 def _report_failures(failures: Mapping[str, VfioctlError]) -> None:

@@ -111,9 +111,7 @@ def list_vgpus(ctx: typer.Context, parent: Parent = None, *, as_json: AsJson = F
     cards = {card.id for card in cards_called(vgpus, parent and api.parent_called(parent))}
     instances = tuple(vgpu for vgpu in vgpus.instances if parent is None or vgpu.card in cards)
     names = {vgpu.id for vgpu in instances}
-    reserved = tuple(
-        reservation for reservation in InventoryApi(session).reservations() if reservation.subject in names
-    )
+    reserved = tuple(reserved for reserved in InventoryApi(session).reservations() if reserved.subject in names)
     if as_json:
         emit_document(VgpuListDocument(instances, vgpus.warnings, reserved), compact=True)
         return

@@ -18,8 +18,7 @@ from vfioctl.vgpu.model.report import type_name_facts
 from vfioctl.vgpu.model.vgpu import Dialect, VgpuCard, Vgpus, VgpuState
 from vfioctl.vgpu.placement.placement import Place, Placement, placed
 from vfioctl.vgpu.placement.reserved import Reserved, kept_for, with_room_kept, without_claimed
-from vfioctl.vgpu.resources.definition import definition_change
-from vfioctl.vgpu.resources.parameter import Parameter
+from vfioctl.vgpu.resources.files import Parameter, definition_change
 
 LIST = "vgpu_params"
 PLACEMENT, PARAMETERS = "nvidia/placement_id", f"nvidia/{LIST}"

@@ -15,8 +15,7 @@ from vfioctl.vgpu.model.persistent import definition_file, own_definition_file, 
 from vfioctl.vgpu.model.report import type_name_facts
 from vfioctl.vgpu.model.vgpu import OURS, Created, Dialect, Vgpu, Vgpus, VgpuState
 from vfioctl.vgpu.plan.create import PARAMETERS, PLACEMENT, Facts, Texts
-from vfioctl.vgpu.resources.definition import definition_change
-from vfioctl.vgpu.resources.parameter import Parameter
+from vfioctl.vgpu.resources.files import Parameter, definition_change
 
 NOBODY = Holders(devices=())
 

@@ -31,8 +31,7 @@ from vfioctl.vgpu.model.kinds import (
 from vfioctl.vgpu.model.persistent import own_definition_file, vfs_text
 from vfioctl.vgpu.model.vgpu import Created, Vgpu, VgpuCard, Vgpus, VgpuState
 from vfioctl.vgpu.plan.remove import NOBODY
-from vfioctl.vgpu.resources.definition import definition_change
-from vfioctl.vgpu.resources.parameter import ProfileValue, chosen_in
+from vfioctl.vgpu.resources.files import ProfileValue, chosen_in, definition_change
 
 _MOST_NAMED = 4
 
