@@ -13,7 +13,7 @@ from vfioctl.core.check import Check
 from vfioctl.errors import VerifyError
 from vfioctl.vgpu.model.kinds import CHECK, DEFINITION, VF_COUNTS, VGPUS, changes_vfs, creates, removes
 from vfioctl.vgpu.model.report import left_in, report_of, report_of_defined, still_defined_in, type_names_in, vgpus_in
-from vfioctl.vgpu.model.vgpu import OURS, Definition, Dialect, Left, Vgpu, Vgpus
+from vfioctl.vgpu.model.vgpu import OURS, Dialect, Left, Vgpu, Vgpus
 from vfioctl.vgpu.probe.definitions import read_definitions
 from vfioctl.vgpu.probe.inventory import read_vgpus
 
@@ -32,7 +32,9 @@ class VgpusReady(Check):
         """
         created = {change.subject for change in plan.changes if creates(change)}
         if not created and not plan.changes_of(*VF_COUNTS):
-            return report_of_defined(_still_defined(context, plan))
+            removed = {change.subject for change in plan.changes if removes(change)}
+            definitions, _ = read_definitions(context.kernel, removed)
+            return report_of_defined({defined.uuid: defined.definition for defined in definitions})
         defined = {change.subject for change in plan.changes_of(DEFINITION)}
         names, until = type_names_in(plan), time.monotonic() + context.settle
         # during recovery the plan's own devices are still marked as wedged, but no write to them is pending
@@ -65,13 +67,6 @@ class VgpusReady(Check):
 
         left, defined = left_in(report), still_defined_in(report)
         return [*vgpu_lines(vgpus_in(report)), *left_lines(left), *defined_lines(defined)]
-
-
-def _still_defined(context: Context, plan: Plan) -> Mapping[str, Definition]:
-    """The definitions of removed mediated devices that are left, by UUID."""
-    removed = {change.subject for change in plan.changes if removes(change)}
-    definitions, _ = read_definitions(context.kernel, removed)
-    return {defined.uuid: defined.definition for defined in definitions}
 
 
 def _affected(plan: Plan, cards: Sequence[str], vgpus: Vgpus, created: set[str]) -> tuple[Vgpu, ...]:

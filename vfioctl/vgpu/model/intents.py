@@ -9,6 +9,7 @@ from typing import ClassVar, TypeVar
 from pydantic import Field, ValidationError
 
 from vfioctl.binding.model.intents import begins_at_its_facts
+from vfioctl.console.words import listed
 from vfioctl.core.change import Change, Intent, Plan
 from vfioctl.core.value import first_problem
 from vfioctl.errors import BadSpec
@@ -92,7 +93,7 @@ class RemoveVgpuIntent(TakesDevices):
 
     def title(self) -> str:
         options = {"foreign": self.foreign, "definition": self.definition, "force_holders": self.force_holders}
-        return _with_options([self.verb, _listed(self.vgpus)], **options)
+        return _with_options([self.verb, listed(self.vgpus)], **options)
 
     def permits(self, plan: Plan) -> bool:
         """Whether the plan removes only the named vGPUs, and creates none."""
@@ -188,12 +189,6 @@ def _pairs(parameters: Iterable[tuple[str, str]]) -> Iterator[str]:
 def _with_options(words: list[str], **options: bool) -> str:
     """The words of a command, followed by the options that are set."""
     return " ".join([*words, *(f"--{name.replace('_', '-')}" for name, value in options.items() if value)])
-
-
-def _listed(names: Iterable[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    *most, last = [*names] or [""]
-    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _was_defined(plan: Plan, change: Change) -> bool:

@@ -51,14 +51,9 @@ def definition_text(kind: str, parameters: Mapping[str, str]) -> str:
 
 def vgpu_text(card: str, device: PciAddress, kind: VgpuType, parameters: Mapping[str, str]) -> str:
     """The text of a definition in vfioctl's format, for a VF with a type."""
+    name = kind.name[:100] or None
     return _text(
-        OwnDefinition(
-            device=device,
-            card=PciAddress(card),
-            type=kind.id,
-            name=kind.name[:100] or None,
-            parameters=dict(parameters),
-        )
+        OwnDefinition(device=device, card=PciAddress(card), type=kind.id, name=name, parameters=dict(parameters))
     )
 
 

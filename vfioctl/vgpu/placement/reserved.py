@@ -9,11 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from vfioctl.errors import NoCapacity
+from vfioctl.errors import NoCapacity, some_of
 from vfioctl.vgpu.model.vgpu import NONE, Count, Sharing, SizeMode, VgpuCard, Vgpus, VgpuState, VgpuType
 from vfioctl.vgpu.placement.capacity import after
-
-_MOST_NAMED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +45,11 @@ def with_room_kept(cards: Iterable[VgpuCard], reserved: Sequence[Reserved]) -> t
 
 def kept_for(cards: Iterable[VgpuCard], word: str, reserved: Sequence[Reserved]) -> str:
     """The vGPUs that cards with the type `word` keep room for, as words; empty for none."""
-    kept = [vgpu for card in cards if card.called(word) for vgpu in _on(card, reserved)]
-    names = [f"{vgpu.name}{_place_of(vgpu)}{f' ({vgpu.by})' if vgpu.by else ''}" for vgpu in kept]
-    more = f" and {len(names) - _MOST_NAMED} more" if names[_MOST_NAMED:] else ""
-    return ", ".join(names[:_MOST_NAMED]) + more
-
-
-def _place_of(vgpu: Reserved) -> str:
-    return "" if vgpu.parent == vgpu.name else f" on {vgpu.parent}"
+    names = []
+    for vgpu in (vgpu for card in cards if card.called(word) for vgpu in _on(card, reserved)):
+        place = "" if vgpu.parent == vgpu.name else f" on {vgpu.parent}"
+        names.append(f"{vgpu.name}{place}{f' ({vgpu.by})' if vgpu.by else ''}")
+    return some_of(names)
 
 
 def _on(card: VgpuCard, reserved: Iterable[Reserved]) -> list[Reserved]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from vfioctl.core.change import Change, CheckRequest, Draft, Fact
@@ -110,6 +110,7 @@ def plan_create(
         changes += _created(cards[place.card], place, name, intent, vgpus, texts)
     concerned = tuple(dict.fromkeys(place.card for place in chosen.places))
     functions = dict.fromkeys((*concerned, *(place.parent for place in chosen.places)))
+    unknown = (f"unknown: {w.subject}: {w.text}" for w in vgpus.warnings if w.subject in ("NVML", *concerned))
     about_parameters = ("parameters are written before any guest has the vGPU, and go with it",)
     return Draft(
         intent=intent,
@@ -119,16 +120,7 @@ def plan_create(
         ),
         changes=tuple(changes),
         checks=(CheckRequest(kind=CHECK, subjects=concerned),),
-        notes=(*chosen.why, *(about_parameters if intent.parameters else ()), *_unknown(vgpus, concerned)),
-    )
-
-
-def _unknown(vgpus: Vgpus, cards: Collection[str]) -> Iterator[str]:
-    """What could not be read and would have helped to choose."""
-    return (
-        f"unknown: {warning.subject}: {warning.text}"
-        for warning in vgpus.warnings
-        if warning.subject in ("NVML", *cards)
+        notes=(*chosen.why, *(about_parameters if intent.parameters else ()), *unknown),
     )
 
 
@@ -167,16 +159,13 @@ def _defined(uuid: Uuid, place: Place, vgpus: Vgpus) -> tuple[tuple[str, str], .
 def _definition(
     card: VgpuCard, place: Place, subject: Uuid | PciAddress, parameters: Mapping[str, str], texts: Texts
 ) -> Change:
-    """The change of the definition, in mdevctl's format or vfioctl's."""
     file = definition_file(subject, place.parent)
-    kind = next(kind for kind in card.types if kind.id == place.type)
-    text = (
-        definition_text(kind.id, parameters)
-        if isinstance(subject, Uuid)
-        else vgpu_text(card.id, subject, kind, parameters)
-    )
     before = texts.get(file, "")
-    if isinstance(subject, Uuid) and before not in ("", text):  # other definitions are vfioctl's
+    if isinstance(subject, PciAddress):
+        kind = next(kind for kind in card.types if kind.id == place.type)
+        return definition_change(file, subject, before, vgpu_text(card.id, subject, kind, parameters))
+    text = definition_text(place.type, parameters)
+    if before not in ("", text):  # other definitions are vfioctl's
         raise DeviceInUse(f"{file} says something else already", hint="remove it first, or leave out --persistent")
     return definition_change(file, subject, before, text)
 

@@ -30,9 +30,8 @@ def plan_remove(
 ) -> Draft:
     """The draft that removes the vGPUs, unless one is held, or was not created by vfioctl.
 
-    `found`: with owners; `created`: the ledger's records, which show what is persistent.
-
-    Raises Foreign, DeviceInUse, BadSpec, UnknownDevice.
+    `vgpus`: with owners; `created`: the ledger's records, which show what is persistent. Raises Foreign, DeviceInUse,
+    BadSpec, UnknownDevice.
     """
     existing = {vgpu.id for vgpu in vgpus.instances}
     named = dict.fromkeys(intent.vgpus)
@@ -51,7 +50,9 @@ def plan_remove(
     cards = tuple(dict.fromkeys(vgpu.card for vgpu in going))
     functions = dict.fromkeys((*cards, *(vgpu.parent for vgpu in going)))
     notes = [f"{name} does not exist now, and is no longer created at boot" for name in absent]
-    notes += _stay_defined(going, changes)
+    files = {change.name for change in changes}
+    stay = ((vgpu.id, vgpu.definition) for vgpu in going if vgpu.definition and vgpu.definition.path not in files)
+    notes += [f"{still_defined(*defined)}; --definition removes that too" for defined in stay]
     notes += [f"{h.address} is held by {h.words}: it may stay a zombie (--force-holders)" for h in held]
     notes += unread_notes(holders)
     return Draft(
@@ -143,11 +144,3 @@ def _removed(vgpu: Vgpu, texts: Texts, *, undefined: bool) -> Iterator[Change]:
     file = defined_in or definition_file(subject, vgpu.parent)
     if (undefined or defined or not mdev) and texts.get(file):  # a definition in vfioctl's format is always removed
         yield definition_change(file, subject, texts[file], "")
-
-
-def _stay_defined(going: list[Vgpu], changes: list[Change]) -> list[str]:
-    files = {change.name for change in changes}
-    stay = (vgpu for vgpu in going if vgpu.definition and vgpu.definition.path not in files)
-    return [
-        f"{still_defined(vgpu.id, vgpu.definition)}; --definition removes that too" for vgpu in stay if vgpu.definition
-    ]

@@ -29,7 +29,7 @@ from vfioctl.vgpu.model.kinds import (
     count_file,
 )
 from vfioctl.vgpu.model.persistent import own_definition_file, vfs_text
-from vfioctl.vgpu.model.vgpu import Created, Vgpu, VgpuCard, Vgpus, VgpuState
+from vfioctl.vgpu.model.vgpu import Created, VgpuCard, Vgpus, VgpuState
 from vfioctl.vgpu.plan.remove import NOBODY
 from vfioctl.vgpu.resources.files import ProfileValue, chosen_in, definition_change
 
@@ -109,7 +109,7 @@ def _refuse_live(
 ) -> None:
     """Raises DeviceInUse when a VF is a vGPU, or a guest may have it."""
     vfs = set(function.virtfns)
-    if live := [v for v in vgpus.instances if _is_vgpu_on(v, vfs)]:
+    if live := [v for v in vgpus.instances if v.parent in vfs and v.state is not VgpuState.DEFINED]:
         raise DeviceInUse(
             f"{named(function)} has live vGPUs: {_listed(f'{v.profile or v.type} {v.id} on {v.parent}' for v in live)}",
             hint="vfioctl vgpu remove each of them first",
@@ -129,10 +129,6 @@ def _refuse_live(
             hint="turn them off first",
             next_command=f"vfioctl sriov off {function.address}{' --foreign' if foreign else ''}",
         )
-
-
-def _is_vgpu_on(vgpu: Vgpu, vfs: set[PciAddress]) -> bool:
-    return vgpu.parent in vfs and vgpu.state is not VgpuState.DEFINED
 
 
 def _refuse_by_nvidia(function: Function, known: PhysicalFunction, wanted: int) -> None:
@@ -159,24 +155,11 @@ def _counts(function: Function, known: PhysicalFunction, wanted: int, *, driven:
             binding = Binding(function.driver, function.driver_override).text
             yield Change(kind=BINDING, name=address, subject=address, before=binding, after=binding)
         return
-    passes_zero = before != after and "0" not in (before, after)
-    yield Change(
-        kind=VF_COUNT,
-        name=count_file(address),
-        subject=address,
-        before=before,
-        after=after,
-        during="0" if passes_zero else None,
-    )
+    during = "0" if before != after and "0" not in (before, after) else None
+    yield Change(kind=VF_COUNT, name=count_file(address), subject=address, before=before, after=after, during=during)
     if before != after and known.autoprobe == "1" and not driven:
-        yield Change(
-            kind=AUTOPROBE,
-            name=autoprobe_file(address),
-            subject=address,
-            before="1",
-            after="1",
-            during="0" if wanted else None,
-        )
+        file, during = autoprobe_file(address), "0" if wanted else None
+        yield Change(kind=AUTOPROBE, name=file, subject=address, before="1", after="1", during=during)
 
 
 def _definition(function: Function, known: PhysicalFunction, intent: SetVfsIntent) -> Iterable[Change]:

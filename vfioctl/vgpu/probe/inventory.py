@@ -77,10 +77,11 @@ def assemble(
             assembled.append(card)
         except Exception as error:  # noqa: BLE001 - no card may hide the others
             problems.append((facts_of_card.id, f"it could not be read: {failure_of(error)}"))
-    cards = tuple(sorted(assembled, key=_order))
+    cards = tuple(sorted(assembled, key=lambda card: (len(card.id), card.id)))
     instances = _with_definitions(live, definitions, cards)
+    instances.sort(key=lambda vgpu: (len(vgpu.card), vgpu.card, len(vgpu.parent), vgpu.parent, vgpu.id))
     warnings = (VgpuWarning(subject, text) for subject, text in (*scan.problems, *problems))
-    return Vgpus(cards, tuple(sorted(instances, key=_vgpu_order)), tuple(warnings))
+    return Vgpus(cards, tuple(instances), tuple(warnings))
 
 
 def titles(kernel: Reader, cards: Iterable[VgpuCard]) -> Mapping[str, str]:
@@ -112,18 +113,19 @@ class _Gathered:
         self._of_card |= facts.get("of_card", {})
         self._profiles |= facts.get("profiles", {})
         self._vgpus += ((parent, vgpu) for vgpu in facts["instances"])
-        here = VgpuParent(parent, facts["offers"], len(facts["instances"]), facts.get("unknown", {}))
-        self._parents.append(here)
+        instances = len(facts["instances"])
+        self._parents.append(VgpuParent(parent, facts["offers"], instances, facts.get("unknown", {})))
 
     def card(self, by_nvml: Mapping[str, str]) -> VgpuCard:
         """The card as a value. `by_nvml`: NVML's facts of it."""
-        existing_types = [vgpu.get("type", "") for _, vgpu in self._vgpus if _counts(vgpu)]
+        # an mdev that lost its driver uses no capacity (mdev_remove)
+        existing_types = [v.get("type", "") for _, v in self._vgpus if v.get("state") != VgpuState.ORPHAN]
         known = self._remembered | self._types
         if self._dialect is Dialect.VENDOR:
-            known |= {
-                name: known.get(name, {}) | said for name, said in reported_types(by_nvml.get("vgpu_types", "")).items()
-            }
-        types = {name: known.get(name, {}) for name in {*filter(None, existing_types), *known}}
+            reported = reported_types(by_nvml.get("vgpu_types", ""))
+            known |= {name: known.get(name, {}) | said for name, said in reported.items()}
+        named_types = {name: known.get(name, {}) for name in {*filter(None, existing_types), *known}}
+        types = sorted(named_types.items(), key=lambda item: (len(item[0]), item[0]))  # type 742 before 1145
         return counted(
             VgpuCard(
                 id=self.id,
@@ -134,10 +136,7 @@ class _Gathered:
                 driver=self._of_card.get("driver"),
                 memory_bytes=bytes_in(by_nvml.get("memory_bytes", "")),
                 total_vfs=self._of_card.get("total_vfs"),
-                types=tuple(
-                    _type(name, said, existing_types.count(name))
-                    for name, said in sorted(types.items(), key=_type_order)
-                ),
+                types=tuple(_type(name, said, existing_types.count(name)) for name, said in types),
                 parents=tuple(self._parents),
                 profiles=tuple(Profile(scope, values) for scope, values in self._profiles.items()),
             )
@@ -170,11 +169,6 @@ def _vgpu(card: VgpuCard, parent: str, facts: Facts) -> Vgpu:
     )
 
 
-def _counts(vgpu: Facts) -> bool:
-    """Whether the vGPU uses capacity. An mdev that lost its driver does not (mdev_remove)."""
-    return vgpu.get("state") != VgpuState.ORPHAN
-
-
 def _with_definitions(live: list[Vgpu], definitions: Iterable[Defined], cards: Iterable[VgpuCard]) -> list[Vgpu]:
     """The live vGPUs with their definitions, and vGPUs that are only defined."""
     by_place = {(vgpu.parent, vgpu.id): vgpu for vgpu in live}
@@ -186,16 +180,3 @@ def _with_definitions(live: list[Vgpu], definitions: Iterable[Defined], cards: I
             by_place[parent, uuid] = _vgpu(card, parent, only)
         by_place[parent, uuid] = replace(by_place[parent, uuid], definition=definition)
     return list(by_place.values())
-
-
-def _order(card: VgpuCard) -> tuple[int, str]:
-    return len(card.id), card.id
-
-
-def _vgpu_order(vgpu: Vgpu) -> tuple[int, str, int, str, str]:
-    return len(vgpu.card), vgpu.card, len(vgpu.parent), vgpu.parent, vgpu.id
-
-
-def _type_order(item: tuple[str, Facts]) -> tuple[int, str]:
-    """Sorts types by number, because plain text order would put type 1145 before 742."""
-    return len(item[0]), item[0]

@@ -19,8 +19,6 @@ from vfioctl.vgpu.dialects.vendor import VendorReader
 _NO_FACTS = "no facts from the NVIDIA driver"
 READERS: tuple[type[Dialect], ...] = (MdevReader, VendorReader, XeReader, SriovReader)
 """The dialects by priority: a card that an earlier dialect reads is skipped by the later ones."""
-
-
 _MANY = 100
 """A parent has about twenty types: with more parents than these, a second worker pays off."""
 
@@ -44,13 +42,12 @@ class VgpuScan:
         self._kernel, self._only = kernel, cards
         self.problems: list[tuple[str, str]] = []
         """Each subject that could not be read, with the reason."""
-        self._readers = {reader.dialect: reader(kernel) for reader in READERS}
         self._answers: list[Iterator[tuple[str, Facts | str | Unanswered]]] = []
         self._cards: dict[str, str] = {}
-        for dialect, reader in self._readers.items():
+        for reader in READERS:
             if cards is not None and self._cards.keys() >= set(cards):
                 break
-            self._begin(dialect, list(reader.parents()), suspects)
+            self._begin(reader.dialect, list(reader(kernel).parents()), suspects)
         self._asked = [c for c, dialect in self._cards.items() if dialect == VendorReader.dialect] if types else []
         self._nvml = kernel.nvml(self._asked, types=True) if self._asked else None
 

@@ -88,7 +88,8 @@ def vgpu_page(vgpu: Vgpu, card_title: str) -> RenderableType:
 def _card(card: VgpuCard, title: str, forecast: Forecast | None, width: int) -> Iterator[RenderableType]:
     node = "" if card.numa_node is None else f"NUMA node {card.numa_node}"
     yield Text("  ".join(filter(None, (card.id, words.plain(title), node))), style="bold")
-    yield Text(", ".join(filter(None, (_INTERFACES[card.dialect], _places(card), _created(card), _mode(card)))))
+    mode = "" if card.size_mode is SizeMode.UNKNOWN else f"{card.size_mode} mode"
+    yield Text(", ".join(filter(None, (_INTERFACES[card.dialect], _places(card), _created(card), mode))))
     columns = (
         Column("PROFILE"),
         Column("MEMORY", right=True, optional=True),
@@ -119,10 +120,6 @@ def _places(card: VgpuCard) -> str:
 def _created(card: VgpuCard) -> str:
     count = sum(parent.instances for parent in card.parents)
     return f"{words.counted(count, 'vGPU')} there" if count else "no vGPUs yet"
-
-
-def _mode(card: VgpuCard) -> str:
-    return "" if card.size_mode is SizeMode.UNKNOWN else f"{card.size_mode} mode"
 
 
 def _type_row(kind: VgpuType, forecast: Forecast | None) -> tuple[Cell, ...]:

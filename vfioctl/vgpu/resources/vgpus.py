@@ -6,7 +6,7 @@ a vGPU, writing 0 removes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import ClassVar
 
 from vfioctl.core.action import Context
@@ -18,7 +18,7 @@ from vfioctl.kernel.lenient import physical
 from vfioctl.kernel.protocol import PCI_ADDRESS, Reader
 from vfioctl.vgpu.model.intents import CreateVgpuIntent
 from vfioctl.vgpu.model.kinds import MDEV, VGPU_TYPE, ZOMBIE, creates, is_uuid, place_and_type, removes
-from vfioctl.vgpu.model.vgpu import Count, Vgpus
+from vfioctl.vgpu.model.vgpu import Count
 from vfioctl.vgpu.resources.vfs import FunctionFile, check_not_held
 
 _FULL = ("ENOSPC", "EUSERS")
@@ -50,7 +50,8 @@ def _room(context: Context, kind: str) -> str:
         vgpus = read_vgpus(context.kernel, cards, suspects=context.wedged)
     except VfioctlError as error:
         return f"what is left is unknown ({error.message})"
-    return "; ".join(_counts(vgpus, kind)) or "its card offers no such type any more"
+    left = [f"{c.id} has room for {_words(t.available)} more" for c in vgpus.cards for t in c.types if t.id == kind]
+    return "; ".join(left) or "its card offers no such type any more"
 
 
 def _places(context: Context) -> Iterator[str]:
@@ -58,10 +59,6 @@ def _places(context: Context) -> Iterator[str]:
     for step in context.steps:
         if step.phase == Phase.CREATE:
             yield step.target.split("/")[4] if step.target.endswith("/create") else step.subject
-
-
-def _counts(vgpus: Vgpus, kind: str) -> list[str]:
-    return [f"{c.id} has room for {_words(t.available)} more" for c in vgpus.cards for t in c.types if t.id == kind]
 
 
 def _words(count: Count) -> str:
@@ -81,6 +78,7 @@ class Mdev(FileResource):
     value: ClassVar[str] = rf"{ZOMBIE}|[A-Za-z0-9][A-Za-z0-9:._-]{{0,63}}/[A-Za-z0-9][A-Za-z0-9._+-]{{0,63}}"
     fixed_start: ClassVar[bool] = True
     created: ClassVar[bool] = True
+    may_block: ClassVar[bool] = False  # links are read
 
     def validate(self, change: Change) -> None:
         super().validate(change)
@@ -88,10 +86,6 @@ class Mdev(FileResource):
             raise ValueError(f"not the UUID of a mediated device: {change.name[:80]!r}")
         if change.after == ZOMBIE:
             raise ValueError("nothing can become a zombie by a plan")
-
-    def blocking(self, change: Change) -> Iterable[str]:
-        """None: its state is read from links, which never block."""
-        return ()
 
     def read(self, reader: Reader, change: Change) -> str | None:
         """A device whose removal waits for a holder is gone from the bus, but still below its parent."""
