@@ -95,9 +95,7 @@ class VgpuApi:
         """The plan that creates `count` vGPUs of a type, given by id, name or profile.
 
         `parent`: a card or parent as in `vgpus`, or `gpu0`. `uuids`: one for each mediated device; generated if
-        empty. `exclude`: names of parents to avoid.
-
-        Raises NoCapacity, DeviceInUse, BadSpec, UnknownDevice.
+        empty. `exclude`: names of parents to avoid. Raises NoCapacity, DeviceInUse, BadSpec, UnknownDevice.
         """
         from uuid import uuid4
 
@@ -145,9 +143,7 @@ class VgpuApi:
         """Creates vGPUs; see `plan_create`. If a parent has been taken meanwhile, retries on others, if none is named.
 
         `confirm`: called with each plan before it is carried out; may raise to cancel. `elsewhere`: called with the
-        NoCapacity error before each retry.
-
-        Raises what `plan_create` and `Session.apply` raise.
+        NoCapacity error before each retry. Raises what `plan_create` and `Session.apply` raise.
         """
         from vfioctl.vgpu.lifecycle.restore import create_somewhere
 
@@ -275,13 +271,13 @@ class VgpuApi:
 
         if dry_run:
             return restore(self.persistent(), self.plan_persistent, None, {}, wait=wait)
-        failures = {}
+        interrupted = {}
         try:
             self._session.engine.recover(forward=False, of_this_boot=False)
         except VfioctlError as error:
-            failures["recover"] = error
+            interrupted["recover"] = error
         apply = partial(self._session.apply, progress=progress)
-        return restore(self.persistent(), self.plan_persistent, apply, failures, wait=wait)
+        return restore(self.persistent(), self.plan_persistent, apply, interrupted, wait=wait)
 
     def _persistent(self) -> tuple[dict[str, Wanted], dict[str, str]]:
         from vfioctl.vgpu.probe.persistent import read_persistent

@@ -32,18 +32,18 @@ def restore(
     files: tuple[str, ...],
     make: Callable[[str], Plan | None],
     apply: Callable[[Plan], Outcome] | None,
-    failures: Mapping[str, VfioctlError],
+    earlier: Mapping[str, VfioctlError],
     *,
     wait: float,
 ) -> Restored:
     """Creates what the files define. A failure does not prevent the others from being created.
 
     `make`: plans one file, or returns None if nothing is missing. `apply`: carries out a plan; None: dry run.
-    `failures`: those until now. `wait`: seconds to retry failures.
+    `earlier`: failures before this. `wait`: seconds to retry failures.
     """
     plans: list[Plan] = []
     outcomes: list[Outcome] = []
-    failures = dict(failures)
+    failures = dict(earlier)
 
     def is_to_be_tried_again(file: str) -> bool:
         try:
