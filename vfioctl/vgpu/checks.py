@@ -14,8 +14,7 @@ from vfioctl.errors import VerifyError
 from vfioctl.vgpu.model.kinds import CHECK, DEFINITION, VF_COUNTS, VGPUS, changes_vfs, creates, removes
 from vfioctl.vgpu.model.report import left_in, report_of, report_of_defined, still_defined_in, type_names_in, vgpus_in
 from vfioctl.vgpu.model.vgpu import OURS, Dialect, Left, Vgpu, Vgpus
-from vfioctl.vgpu.probe.definitions import read_definitions
-from vfioctl.vgpu.probe.inventory import read_vgpus
+from vfioctl.vgpu.probe.inventory import read_definitions, read_vgpus
 
 _PAUSE = 0.05
 

@@ -23,8 +23,7 @@ from vfioctl.kernel.protocol import Reader
 from vfioctl.kernel.recorded.host import Recorded
 from vfioctl.kernel.recorded.tree import form
 from vfioctl.vgpu.probe import inventory as vgpus
-from vfioctl.vgpu.probe.definitions import read_definitions
-from vfioctl.vgpu.probe.inventory import read_vgpus
+from vfioctl.vgpu.probe.inventory import read_definitions, read_vgpus
 from vfioctl.vgpu.probe.scan import READERS
 
 ONE = "0000:0a:00.0"

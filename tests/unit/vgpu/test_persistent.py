@@ -39,7 +39,7 @@ from vfioctl.vgpu.model.vgpu import (
     VgpuState,
     VgpuType,
 )
-from vfioctl.vgpu.probe.definitions import parsed
+from vfioctl.vgpu.probe.inventory import definition_in
 from vfioctl.vgpu.probe.persistent import read_own_definitions, read_persistent
 
 ONE, TWO = Uuid("4e8c5df7-c4fa-4719-904f-5579cd5ac35f"), Uuid("5e8c5df7-c4fa-4719-904f-5579cd5ac35f")
@@ -73,7 +73,7 @@ class TestTexts:
     @unhurried
     @given(st.text(max_size=40), st.dictionaries(st.text(max_size=10), st.text(max_size=20), max_size=3))
     def test_of_definitions_say_what_they_were_given(self, kind: str, parameters: dict[str, str]) -> None:
-        definition = parsed("/etc/x", definition_text(kind, parameters))
+        definition = definition_in("/etc/x", definition_text(kind, parameters))
         assert definition == Definition("/etc/x", kind, "auto", (*parameters.items(),))
         assert definition_text(kind, parameters).isascii()
 

@@ -30,8 +30,7 @@ from vfioctl.vgpu.dialects.dialect import described
 from vfioctl.vgpu.dialects.vendor import creatable, reported_types
 from vfioctl.vgpu.model.lookup import cards_called, instance_called, requested
 from vfioctl.vgpu.model.vgpu import Count, Dialect, Sharing, SizeMode, Vgpu, VgpuCard, Vgpus, VgpuState, VgpuType
-from vfioctl.vgpu.probe.definitions import parsed
-from vfioctl.vgpu.probe.inventory import assemble, read_vgpus
+from vfioctl.vgpu.probe.inventory import assemble, definition_in, read_vgpus
 from vfioctl.vgpu.probe.scan import VgpuScan
 
 T = TypeVar("T")
@@ -607,7 +606,7 @@ class TestParsers:
     @unhurried
     def test_any_text_is_a_definition_or_says_why_not(self, text: str) -> None:
         try:
-            found = parsed("/etc/x", text)
+            found = definition_in("/etc/x", text)
         except ValueError:
             return
         assert isinstance(found.type, str)

@@ -157,7 +157,6 @@ def draft_persistent(
 
 
 def _exists(vgpus: Callable[[], Vgpus], intent: Intent) -> bool:
-    """Whether the vGPU of this intent exists already."""
     if not isinstance(intent, CreateVgpuIntent):
         return False
     names = {str(uuid) for uuid in intent.uuids} or {intent.parent or ""}

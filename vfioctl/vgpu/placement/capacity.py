@@ -178,8 +178,7 @@ def _places(card: VgpuCard, kind: VgpuType, request: Request) -> int | None:
 
 
 def _stock(card: VgpuCard) -> Mapping[str, tuple[int, int | None]] | None:
-    """The free amount of each resource of the pool, as `[at least, below)`; None when the types
-    share no pool.
+    """The free amount of each resource of the pool, as `[at least, below)`; None when the types share no pool.
 
     For one resource, a type that fits n more times shows that at least n times its amount is free, and less than
     n + 1 times. When a type uses several resources, any of them may be the one that limits it.

@@ -220,9 +220,7 @@ def _remains(count: Count) -> str:
 
 
 def _largest(card: VgpuCard) -> str:
-    """The largest type that the card has room for, with the number."""
-    fitting = [kind for kind in card.types if kind.available.at_most != 0]
-    kind = max(fitting, key=bulk)
+    kind = max((kind for kind in card.types if kind.available.at_most != 0), key=bulk)
     most = kind.available.at_most
     return type_named(kind) if most is None else f"{most} {type_named(kind)}"
 

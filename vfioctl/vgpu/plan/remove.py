@@ -88,7 +88,6 @@ def _refuse(going: list[Vgpu], intent: RemoveVgpuIntent, vgpus: Vgpus) -> None:
 
 
 def _refuse_definitions(going: list[Vgpu], intent: RemoveVgpuIntent) -> None:
-    """Raises Foreign if one of `going` has a definition that vfioctl did not write."""
     written = [vgpu.definition.path for vgpu in going if vgpu.definition]
     if written and intent.definition and not intent.foreign:
         raise Foreign(
@@ -99,7 +98,6 @@ def _refuse_definitions(going: list[Vgpu], intent: RemoveVgpuIntent) -> None:
 
 
 def _refuse_lasting(vgpu: Vgpu, vgpus: Vgpus) -> None:
-    """Raises DeviceInUse or BadSpec for a vGPU that cannot be removed by itself."""
     if vgpu.state is VgpuState.WEDGED:
         raise DeviceInUse(
             f"{vgpu.id} is wedged: {vgpu.unknown.get('state', 'a write never returned')}",

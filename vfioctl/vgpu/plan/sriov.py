@@ -76,18 +76,11 @@ def _refuse_count(function: Function, known: PhysicalFunction, wanted: int) -> N
         raise BadSpec(f"{named(function)} has at most {known.total} VFs", hint="give a number up to that, or all")
     if wanted == len(function.virtfns):
         return
+    hint, unbind = "give it back to its driver first", f"vfioctl unbind {function.address}"
     if function.driver is None:
-        raise HostError(
-            f"{named(function)}: VFs are created by its driver",
-            hint="give it back to its driver first",
-            next_command=f"vfioctl unbind {function.address}",
-        )
+        raise HostError(f"{named(function)}: VFs are created by its driver", hint=hint, next_command=unbind)
     if function.on_vfio:
-        raise DeviceInUse(
-            f"{named(function)} is bound for a guest",
-            hint="give it back to its driver first",
-            next_command=f"vfioctl unbind {function.address}",
-        )
+        raise DeviceInUse(f"{named(function)} is bound for a guest", hint=hint, next_command=unbind)
     if function.driver == "gim":
         raise HostError(
             f"{named(function)}: gim creates its VFs when it is loaded", hint="its parameter vf_num says how many"

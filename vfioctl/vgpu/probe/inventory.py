@@ -1,17 +1,26 @@
-"""Reads the vGPUs of a host as values: cards with their types, and vGPUs with their mdevctl definitions."""
+"""Reads the vGPUs of a host as values: cards with their types, and vGPUs with mdevctl's definitions of them.
+
+Reads only. A damaged definition costs only itself, while mdevctl then fails for all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
+from typing import NamedTuple
 
-from vfioctl.kernel.lenient import failure_of, text_of
-from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, Reader
+from vfioctl.errors import KernelRefused
+from vfioctl.kernel.host_paths import DEFINITIONS
+from vfioctl.kernel.lenient import failure_of, names_in, text_of
+from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, FileReader, Reader
+from vfioctl.units import UUID
+from vfioctl.untrusted_text import parse_json
 from vfioctl.vgpu.dialects.dialect import Facts
 from vfioctl.vgpu.dialects.vendor import bytes_in, named, reported_types
 from vfioctl.vgpu.model.vgpu import (
     UNKNOWN,
     Count,
+    Definition,
     Dialect,
     Profile,
     Sharing,
@@ -26,10 +35,10 @@ from vfioctl.vgpu.model.vgpu import (
     VgpuWarning,
 )
 from vfioctl.vgpu.placement.capacity import counted
-from vfioctl.vgpu.probe.definitions import Defined, read_definitions
 from vfioctl.vgpu.probe.scan import VgpuScan
 
 NO_NAMES: TypeNames = {}
+_LONGEST = 65_536
 _TYPE_FIELDS = {field.name for field in fields(VgpuType)} - {"id", "existing", "available", "unknown"}
 _SIZE_MODES = {"0": SizeMode.SAME, "1": SizeMode.MIXED}
 _VGPU_FIELDS = ("driver", "iommu_group", "vfio_group", "vfio_cdev", "numa_node", "attributes", "unknown")
@@ -169,8 +178,61 @@ def _vgpu(card: VgpuCard, parent: str, facts: Facts) -> Vgpu:
     )
 
 
+class Defined(NamedTuple):
+    """The definition of a mediated device, its parent, and its UUID in lower case."""
+
+    parent: str
+    uuid: str
+    definition: Definition
+
+
+def read_definitions(
+    kernel: FileReader, only: Collection[str] | None = None
+) -> tuple[list[Defined], list[tuple[str, str]]]:
+    """The definitions, and the path of each file that could not be read with the reason.
+
+    `only`: UUIDs in lower case whose definitions are read; None for all.
+    """
+    definitions, problems = [], []
+    for path, parent, uuid in _definition_files(kernel, only):
+        try:
+            definitions.append(Defined(parent, uuid.lower(), definition_in(path, kernel.read(path))))
+        except KernelRefused as error:
+            problems.append((path, error.symbol))
+        except ValueError as error:
+            problems.append((path, f"not a definition of mdevctl: {str(error)[:80]}"))
+        except Exception as error:  # noqa: BLE001 - such as a RecursionError; the others are read
+            problems.append((path, f"not a definition of mdevctl: {failure_of(error)}"))
+    return definitions, problems
+
+
+def _definition_files(kernel: FileReader, only: Collection[str] | None) -> Iterator[tuple[str, str, str]]:
+    for parent in names_in(kernel, DEFINITIONS) if only is None or only else ():
+        for name in names_in(kernel, f"{DEFINITIONS}/{parent}"):
+            if UUID.fullmatch(name) if only is None else name.lower() in only:
+                yield f"{DEFINITIONS}/{parent}/{name}", parent, name
+
+
+def definition_in(path: str, text: str) -> Definition:
+    """The definition with this path and text. Raises ValueError when it is malformed."""
+    document = parse_json(text, most=_LONGEST)
+    if not isinstance(document, dict) or not isinstance(document.get("mdev_type"), str):
+        raise ValueError("no mdev_type")  # noqa: TRY004 - the text is at fault, not the argument's type
+    attributes = document.get("attrs") or []
+    if not isinstance(attributes, list) or not all(isinstance(attribute, dict) for attribute in attributes):
+        raise ValueError("attrs is no list of objects")
+    pairs = tuple((_text(name), _text(value)) for attribute in attributes for name, value in attribute.items())
+    return Definition(path, _text(document["mdev_type"]), _text(document.get("start", "manual")), pairs)
+
+
+def _text(value: object) -> str:
+    """As text that can be written: JSON may hold half of a surrogate pair. Raises ValueError."""
+    text = str(value)
+    text.encode()
+    return text
+
+
 def _with_definitions(live: list[Vgpu], definitions: Iterable[Defined], cards: Iterable[VgpuCard]) -> list[Vgpu]:
-    """The live vGPUs with their definitions, and vGPUs that are only defined."""
     by_place = {(vgpu.parent, vgpu.id): vgpu for vgpu in live}
     cards_of = {parent.name: card for card in cards for parent in card.parents}
     for parent, uuid, definition in definitions:

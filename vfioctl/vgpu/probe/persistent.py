@@ -18,7 +18,7 @@ from vfioctl.units import Uuid
 from vfioctl.vgpu.model.intents import CreateVgpuIntent, SetVfsIntent
 from vfioctl.vgpu.model.persistent import OwnDefinition, own_definition_file
 from vfioctl.vgpu.model.vgpu import Created
-from vfioctl.vgpu.probe.definitions import read_definitions
+from vfioctl.vgpu.probe.inventory import read_definitions
 
 _LONGEST = 65_536
 Wanted = CreateVgpuIntent | SetVfsIntent

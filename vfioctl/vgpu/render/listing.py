@@ -123,17 +123,15 @@ def _created(card: VgpuCard) -> str:
 
 
 def _type_row(kind: VgpuType, forecast: Forecast | None) -> tuple[Cell, ...]:
-    most = "" if kind.max_instances is None else str(kind.max_instances)
-    after = [count_words(forecast.available[kind.id])] if forecast else []
     return (
         words.plain(kind.profile or kind.name or kind.id),
         format_size(kind.framebuffer_bytes) if kind.framebuffer_bytes else "",
         "" if kind.heads is None else str(kind.heads),
         words.plain(kind.max_resolution),
-        most,
+        "" if kind.max_instances is None else str(kind.max_instances),
         str(kind.existing),
         Text(count_words(kind.available), style="green" if kind.available.at_least else ""),
-        *after,
+        *([count_words(forecast.available[kind.id])] if forecast else []),
         words.plain(kind.id),
     )
 
@@ -176,14 +174,11 @@ def _card_notes(card: VgpuCard, forecast: Forecast | None) -> Iterator[str]:
         unread = [f"{parent.name}: {name}: {why}" for parent in card.parents for name, why in parent.unknown.items()]
         yield words.plain(f"unknown: {'; '.join(unread[:3])}{f', and {len(unread) - 3} more' if unread[3:] else ''}")
     if forecast:
-        created = words.listed(f"{number} {_called(card, kind)}" for kind, number in forecast.made.items())
+        names = {kind.id: kind.profile or kind.id for kind in card.types}
+        created = words.listed(f"{number} {names.get(kind, kind)}" for kind, number in forecast.made.items())
         certain = "" if forecast.certain else ", if all of that fits: nothing says that it does not"
         verb = "is" if sum(forecast.made.values()) == 1 else "are"
         yield words.plain(f"AFTER is what remains once {created} {verb} created{certain}.")
-
-
-def _called(card: VgpuCard, name: str) -> str:
-    return next((kind.profile or kind.id for kind in card.types if kind.id == name), name)
 
 
 # -- vGPUs -------------------------------------------------------------------------------------------------
