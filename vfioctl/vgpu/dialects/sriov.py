@@ -23,20 +23,19 @@ class SriovReader:
     """See `Dialect`."""
 
     dialect = "sriov"
+    has_profiles = False
 
     def __init__(self, kernel: FileReader) -> None:
         self._kernel = kernel
 
     def parents(self) -> Iterable[str]:
-        return (address for address in self._gpus() if not self._kernel.has(f"{PCI_DEVICES}/{address}/sriov_admin"))
-
-    def _gpus(self) -> Iterable[str]:
         for address in names_in(self._kernel, PCI_DEVICES):
             home = f"{PCI_DEVICES}/{address}"
             if (
                 PCI_ADDRESS.fullmatch(address)
                 and self._kernel.has(f"{home}/sriov_totalvfs")
                 and text_of(self._kernel, f"{home}/class").startswith(GPU_CLASSES)
+                and self._kernel.has(f"{home}/sriov_admin") == self.has_profiles
             ):
                 yield address
 
@@ -73,9 +72,7 @@ class XeReader(SriovReader):
     """See `Dialect`."""
 
     dialect = "xe"
-
-    def parents(self) -> Iterable[str]:
-        return (address for address in self._gpus() if self._kernel.has(f"{PCI_DEVICES}/{address}/sriov_admin"))
+    has_profiles = True
 
     def read(self, parent: str) -> Facts:
         facts, admin = super().read(parent), f"{PCI_DEVICES}/{parent}/sriov_admin"

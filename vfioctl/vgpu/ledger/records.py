@@ -27,9 +27,7 @@ class VgpuRecords:
         """Also deletes records of earlier boots. Raises Foreign when vfioctl did not create a vGPU."""
         _refuse_foreign(db, plan, boot_id)
         db.execute("DELETE FROM vgpu WHERE boot_id != ? AND NOT persistent", (boot_id,))
-        names = (
-            (card, kind, name, boot_id) for card, of_it in type_names_in(plan).items() for kind, name in of_it.items()
-        )
+        names = ((card, i, name, boot_id) for card, types in type_names_in(plan).items() for i, name in types.items())
         db.executemany("INSERT OR REPLACE INTO type_name VALUES (?, ?, ?, ?)", names)
         db.executemany(_OWN, [(*created, boot_id, now, entry) for created in _to_be_created(plan)])
 
@@ -38,7 +36,9 @@ class VgpuRecords:
     ) -> None:
         if state == JournalState.DONE:
             db.execute(_REPLACED, (entry,))
-            db.executemany("DELETE FROM vgpu WHERE id = ?", [(gone,) for gone in _removed(plan)])
+            no_vfs = (change for change in plan.changes_of(*VF_COUNTS) if change.after == "0")
+            gone = [(change.subject,) for change in (*filter(removes, plan.changes), *no_vfs)]
+            db.executemany("DELETE FROM vgpu WHERE id = ?", gone)
         else:
             db.execute("DELETE FROM vgpu WHERE journal = ?", (entry,))
 
@@ -63,9 +63,3 @@ def _to_be_created(plan: Plan) -> Iterator[tuple[str, str, str, bool]]:
         if creates(change) or (changes_vfs(change) and change.after != "0"):
             place = f"{change.subject}/{change.after}" if change.kind == VGPU_TYPE else change.after
             yield change.subject, card, place, change.subject in persistent
-
-
-def _removed(plan: Plan) -> Iterator[str]:
-    for change in plan.changes:
-        if removes(change) or (change.kind in VF_COUNTS and change.after == "0"):
-            yield change.subject

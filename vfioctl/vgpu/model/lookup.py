@@ -34,10 +34,7 @@ def cards_called(vgpus: Vgpus, word: str | None) -> tuple[VgpuCard, ...]:
 
 
 def instance_called(vgpus: Vgpus, word: str) -> Vgpu:
-    """The vGPU with this address, UUID, or unique prefix of at least four characters.
-
-    Raises UnknownDevice; BadSpec when several vGPUs match.
-    """
+    """The vGPU with this address, UUID, or unique prefix of four characters or more. Raises UnknownDevice, BadSpec."""
     name = long_address(word.lower())
     begun = [vgpu for vgpu in vgpus.instances if vgpu.id.startswith(name)]
     chosen = [vgpu for vgpu in begun if vgpu.id == name] or (begun if len(name) >= 4 else [])

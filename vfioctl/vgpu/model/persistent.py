@@ -32,6 +32,10 @@ class OwnDefinition(Value):
     name: str | None = Field(default=None, max_length=100, description="type name, which is looked up before the id")
     parameters: dict[str, str] = Field(default_factory=dict, description="values of the vGPU's parameters, by file")
 
+    @property
+    def text(self) -> str:
+        return json.dumps(self.model_dump(mode="json", exclude_none=True), indent=2)
+
 
 def definition_file(subject: str, parent: str) -> str:
     """The path of the definition of a vGPU, or of the VFs of a PF."""
@@ -51,22 +55,16 @@ def definition_text(kind: str, parameters: Mapping[str, str]) -> str:
 
 def vgpu_text(card: str, device: PciAddress, kind: VgpuType, parameters: Mapping[str, str]) -> str:
     """The text of a definition in vfioctl's format, for a VF with a type."""
-    name = kind.name[:100] or None
-    return _text(
-        OwnDefinition(device=device, card=PciAddress(card), type=kind.id, name=name, parameters=dict(parameters))
-    )
+    name, own = kind.name[:100] or None, dict(parameters)
+    return OwnDefinition(device=device, card=PciAddress(card), type=kind.id, name=name, parameters=own).text
 
 
 def vfs_text(physical: PciAddress, count: int) -> str:
     """The text of a definition in vfioctl's format, for the VFs of a PF."""
-    return _text(OwnDefinition(device=physical, card=physical, vfs=count))
+    return OwnDefinition(device=physical, card=physical, vfs=count).text
 
 
 def still_defined(uuid: str, definition: Definition) -> str:
     """A sentence, without its full stop, about a definition that is left when its mediated device is removed."""
     again = "creates it again at boot" if definition.start == "auto" else "can start it again"
     return f"{uuid} stays defined in {definition.path}: mdevctl {again}"
-
-
-def _text(definition: OwnDefinition) -> str:
-    return json.dumps(definition.model_dump(mode="json", exclude_none=True), indent=2)

@@ -78,7 +78,8 @@ def _by_node(candidates: Sequence[Candidate], count: int) -> Split:
     numbers = [0] * len(candidates)
 
     def fit(node: int | None) -> tuple[bool, bool, bool, int, int]:
-        room, read = _rooms(candidates, nodes[node])
+        here = [candidates[index] for index in nodes[node]]
+        room, read = sum(candidate.room for candidate in here), sum(candidate.read_room for candidate in here)
         return node is None, read < left, room < left, room if room >= left else -room, node or 0
 
     left = count
@@ -90,10 +91,6 @@ def _by_node(candidates: Sequence[Candidate], count: int) -> Split:
             numbers[index] = number
         left -= taken
     return tuple(numbers)
-
-
-def _rooms(candidates: Sequence[Candidate], indices: Sequence[int]) -> tuple[int, int]:
-    return sum(candidates[i].room for i in indices), sum(candidates[i].read_room for i in indices)
 
 
 # -- binpack ---------------------------------------------------------------------------------------------

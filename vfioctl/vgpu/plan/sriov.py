@@ -51,7 +51,7 @@ def plan_vfs(
     refuse_marked(function)
     if now and now != intent.vfs:
         _refuse_foreign(function, intent, created)
-        _refuse_live(inventory, function, vgpus, foreign=intent.foreign, drivers_matter=intent.vfs != 0)
+        _refuse_live(inventory, function, vgpus, intent)
     if now != intent.vfs:
         taken = in_order((*function.virtfns, *([function.address] if nvidia else ())))
         refuse(holding(holders.holders, taken, intent), _of(inventory, taken))
@@ -97,9 +97,7 @@ def _refuse_foreign(function: Function, intent: SetVfsIntent, created: Mapping[s
         )
 
 
-def _refuse_live(
-    inventory: Inventory, function: Function, vgpus: Vgpus, *, foreign: bool, drivers_matter: bool
-) -> None:
+def _refuse_live(inventory: Inventory, function: Function, vgpus: Vgpus, intent: SetVfsIntent) -> None:
     """Raises DeviceInUse when a VF is a vGPU, or a guest may have it."""
     vfs = set(function.virtfns)
     if live := [v for v in vgpus.instances if v.parent in vfs and v.state is not VgpuState.DEFINED]:
@@ -116,11 +114,11 @@ def _refuse_live(
             next_command=f"vfioctl unbind {' '.join(vf.address for vf in passed_through)}",
             facts={"vfs": [vf.address for vf in passed_through]},
         )
-    if drivers_matter and (driven := [vf for vf in of_it if vf.driver]):
+    if intent.vfs and (driven := [vf for vf in of_it if vf.driver]):
         raise DeviceInUse(
             f"{named(function)} has VFs with drivers: {_listed(f'{vf.address} on {vf.driver}' for vf in driven)}",
             hint="turn them off first",
-            next_command=f"vfioctl sriov off {function.address}{' --foreign' if foreign else ''}",
+            next_command=f"vfioctl sriov off {function.address}{' --foreign' if intent.foreign else ''}",
         )
 
 
