@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from shlex import quote
 from typing import ClassVar, TypeVar
 
@@ -68,12 +69,7 @@ class CreateVgpuIntent(MeetsHolders):
         """Whether the plan removes no vGPU, and changes only the vGPUs that it creates."""
         names = {change.subject for change in plan.changes if creates(change)}
         mdevs = {change.subject for change in plan.changes_of(MDEV)}
-        return (
-            _kinds(plan) <= _OF_A_VGPU
-            and not any(removes(change) for change in plan.changes)
-            and {change.subject for change in plan.changes} <= names
-            and mdevs <= {*self.uuids}
-        )
+        return _is_about(plan, _OF_A_VGPU, names) and mdevs <= {*self.uuids} and not any(map(removes, plan.changes))
 
     def undone_by(self, plan: Plan) -> tuple[str, ...]:
         names = [change.subject for change in plan.changes if creates(change)]
@@ -97,11 +93,7 @@ class RemoveVgpuIntent(TakesDevices):
 
     def permits(self, plan: Plan) -> bool:
         """Whether the plan removes only the named vGPUs, and creates none."""
-        return (
-            _kinds(plan) <= _OF_A_VGPU
-            and not any(creates(change) for change in plan.changes)
-            and {change.subject for change in plan.changes} <= {*self.vgpus}
-        )
+        return _is_about(plan, _OF_A_VGPU, self.vgpus) and not any(map(creates, plan.changes))
 
     def undone_by(self, plan: Plan) -> tuple[str, ...]:
         lines = [_created_again(plan, change) for change in plan.changes if removes(change)]
@@ -125,8 +117,7 @@ class SetVfsIntent(TakesDevices):
         """Whether the plan changes only VFs of this PF; the driver binding of the PF is only verified."""
         bindings = plan.changes_of(BINDING)
         return (
-            _kinds(plan) <= _OF_VFS
-            and {change.subject for change in plan.changes} <= {*self.devices}
+            _is_about(plan, _OF_VFS, self.devices)
             and all(change.before == change.after for change in bindings)
             and begins_at_its_facts(plan)
             and (not bindings or bool(plan.changes_of(NVIDIA_VFS)))
@@ -152,7 +143,7 @@ class ProfileIntent(Intent):
         return " ".join([self.verb, *self.devices, *_pairs(self.parameters)])
 
     def permits(self, plan: Plan) -> bool:
-        return _kinds(plan) <= {PROFILE} and {change.subject for change in plan.changes} <= {*self.devices}
+        return _is_about(plan, {PROFILE}, self.devices)
 
     def undone_by(self, plan: Plan) -> tuple[str, ...]:
         lines = []
@@ -178,8 +169,9 @@ def refuse_uuids(uuids: Sequence[Uuid], count: int) -> None:
         raise BadSpec("a UUID is given twice")
 
 
-def _kinds(plan: Plan) -> set[str]:
-    return {change.kind for change in plan.changes}
+def _is_about(plan: Plan, kinds: AbstractSet[str], subjects: Iterable[str]) -> bool:
+    """Whether the plan changes only resources of these kinds and subjects."""
+    return {change.kind for change in plan.changes} <= kinds and {*plan.subjects} <= {*subjects}
 
 
 def _pairs(parameters: Iterable[tuple[str, str]]) -> Iterator[str]:
@@ -210,7 +202,5 @@ def _created_again(plan: Plan, change: Change) -> str:
 
 
 def _definitions_again(plan: Plan) -> tuple[str, ...]:
-    return tuple(
-        f"writing {change.name} again" if change.before else f"rm {change.name}"
-        for change in plan.changes_of(DEFINITION)
-    )
+    changes = plan.changes_of(DEFINITION)
+    return tuple(f"writing {change.name} again" if change.before else f"rm {change.name}" for change in changes)
