@@ -147,27 +147,24 @@ class VgpuApi:
         """
         from vfioctl.vgpu.lifecycle.restore import create_somewhere
 
-        pairs = tuple(parameters)
-
-        def make(places: Sequence[str]) -> Plan:
-            return self.plan_create(
-                type_name,
-                parent=parent,
-                numa=numa,
-                count=count,
-                uuids=uuids,
-                placement=placement,
-                parameters=pairs,
-                persistent=persistent,
-                exclude=places,
-            )
+        make = partial(
+            self.plan_create,
+            type_name,
+            parent=parent,
+            numa=numa,
+            count=count,
+            uuids=uuids,
+            placement=placement,
+            parameters=tuple(parameters),
+            persistent=persistent,
+        )
 
         def apply(plan: Plan) -> Outcome:
             if confirm:
                 confirm(plan)
             return self._session.apply(plan, progress=progress)
 
-        return apply(make(exclude)) if parent else create_somewhere(make, apply, exclude, elsewhere)
+        return apply(make(exclude=exclude)) if parent else create_somewhere(make, apply, exclude, elsewhere)
 
     def plan_remove(
         self,

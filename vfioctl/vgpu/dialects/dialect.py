@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.lenient import names_in, number_in
-from vfioctl.kernel.protocol import Directory, FileReader
+from vfioctl.kernel.lenient import names_in, number_in, physical
+from vfioctl.kernel.protocol import PCI_ADDRESS, Directory, FileReader
 
 Facts = dict[str, Any]
 """Plain data: `card`, `offers`, `unknown`, `types`, `instances`, `of_card`; each may be missing."""
@@ -71,6 +71,11 @@ def own_attributes(kernel: FileReader, folder: str, files: Collection[str]) -> t
         return {}, {} if error.symbol == "ENOENT" else {folder.rpartition("/")[2]: error.symbol}
     refused = {name: why for name, why in directory.refused.items() if why != "ENXIO"}
     return {name: text for name, text in directory.texts.items() if text.strip()}, refused
+
+
+def card_of(kernel: FileReader, parent: str) -> str:
+    """The card of a parent: the PF of a VF; a PF, or a device that is no PCI function, is its own."""
+    return physical(kernel, parent) if PCI_ADDRESS.fullmatch(parent) else parent
 
 
 def driver_in(directory: Directory) -> str | None:

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.host_paths import MDEV_DEVICES, MDEV_PARENTS
-from vfioctl.kernel.lenient import names_in, number_in, physical
-from vfioctl.kernel.protocol import PCI_ADDRESS, FileReader
+from vfioctl.kernel.lenient import names_in, number_in
+from vfioctl.kernel.protocol import FileReader
 from vfioctl.units import UUID
-from vfioctl.vgpu.dialects.dialect import Facts, card_facts, described, instance_facts, own_attributes
+from vfioctl.vgpu.dialects.dialect import Facts, card_facts, card_of, described, instance_facts, own_attributes
 
 TYPE_FILES = frozenset({"name", "description", "device_api"})
 OWN_FILES = frozenset({"vgpu_params", "vm_name", "placement_id"})
@@ -35,7 +35,7 @@ class MdevReader:
 
     def read(self, parent: str) -> Facts:
         home = f"{MDEV_PARENTS}/{parent}"
-        card = physical(self._kernel, parent) if PCI_ADDRESS.fullmatch(parent) else parent
+        card = card_of(self._kernel, parent)
         facts: Facts = {"card": card, "offers": {}, "unknown": {}, "types": {}, "instances": []}
         self._read_types(home, card, facts)
         for name in names_in(self._kernel, home):

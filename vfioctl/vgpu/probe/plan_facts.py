@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterable, Mapping
 from vfioctl.errors import KernelRefused
 from vfioctl.inventory.model.functions import Function
 from vfioctl.kernel.host_paths import MDEV_DEVICES
-from vfioctl.kernel.lenient import names_in, number_in, physical, text_of
-from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, FileReader, Reader
+from vfioctl.kernel.lenient import names_in, number_in, text_of
+from vfioctl.kernel.protocol import PCI_DEVICES, FileReader, Reader
 from vfioctl.units import UUID
+from vfioctl.vgpu.dialects.dialect import card_of
 from vfioctl.vgpu.ledger.reading import Recorded
 from vfioctl.vgpu.model.kinds import PhysicalFunction
 from vfioctl.vgpu.model.lookup import with_owners
@@ -51,7 +52,7 @@ def _home(kernel: FileReader, name: str) -> str:
             place = kernel.link(f"{MDEV_DEVICES}/{name}").split("/")[-2]
         except KernelRefused:
             return ""
-    return physical(kernel, place) if PCI_ADDRESS.fullmatch(place) else place
+    return card_of(kernel, place)
 
 
 def texts_of(kernel: FileReader, files: Iterable[str]) -> Mapping[str, str]:

@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.lenient import failure_of, physical
+from vfioctl.kernel.lenient import failure_of
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, FileReader, Reader, Unanswered
-from vfioctl.vgpu.dialects.dialect import Dialect, Facts
+from vfioctl.vgpu.dialects.dialect import Dialect, Facts, card_of
 from vfioctl.vgpu.dialects.mdev import MdevReader
 from vfioctl.vgpu.dialects.sriov import SriovReader, XeReader
 from vfioctl.vgpu.dialects.vendor import VendorReader
@@ -57,7 +57,7 @@ class VgpuScan:
         Workers of the first dialect start before the others list their parents, because it reads by far the most.
         """
         if self._only is not None:
-            parents = [parent for parent in parents if self._card_of(parent) in self._only]
+            parents = [parent for parent in parents if card_of(self._kernel, parent) in self._only]
             if dialect == SriovReader.dialect:  # a PF in `cards` may have any class
                 parents += [card for card in self._only if self._has_vfs(card) and card not in (*parents, *self._cards)]
         if suspects or self._cards:
@@ -67,10 +67,10 @@ class VgpuScan:
             if share:
                 self._answers.append(self._kernel.survey(PlaceReader, [f"{dialect} {parent}" for parent in share]))
         for parent in parents:
-            self._cards.setdefault(self._card_of(parent), dialect)
+            self._cards.setdefault(card_of(self._kernel, parent), dialect)
 
     def _may_ask(self, dialect: str, parent: str, suspects: Collection[str]) -> bool:
-        card = self._card_of(parent)
+        card = card_of(self._kernel, parent)
         if parent in suspects or card in suspects:
             self.problems.append((parent, "it is wedged, and was not asked"))
             return False
@@ -78,9 +78,6 @@ class VgpuScan:
 
     def _has_vfs(self, name: str) -> bool:
         return bool(PCI_ADDRESS.fullmatch(name)) and self._kernel.has(f"{PCI_DEVICES}/{name}/sriov_totalvfs")
-
-    def _card_of(self, parent: str) -> str:
-        return physical(self._kernel, parent) if PCI_ADDRESS.fullmatch(parent) else parent
 
     def results(self) -> Iterator[tuple[str, str, Facts]]:
         """Yields dialect, parent and facts of each parent that could be read, one dialect after the other."""

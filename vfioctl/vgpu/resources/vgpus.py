@@ -14,8 +14,8 @@ from vfioctl.core.change import Change, Phase, Step
 from vfioctl.core.resource import Description, FileResource
 from vfioctl.errors import ConflictError, DeviceInUse, KernelRefused, NoCapacity, VfioctlError
 from vfioctl.kernel.host_paths import MDEV_DEVICES, MDEV_PARENTS
-from vfioctl.kernel.lenient import physical
-from vfioctl.kernel.protocol import PCI_ADDRESS, Reader
+from vfioctl.kernel.protocol import Reader
+from vfioctl.vgpu.dialects.dialect import card_of
 from vfioctl.vgpu.model.intents import CreateVgpuIntent
 from vfioctl.vgpu.model.kinds import MDEV, VGPU_TYPE, ZOMBIE, creates, is_uuid, place_and_type, removes
 from vfioctl.vgpu.model.vgpu import Count
@@ -45,7 +45,7 @@ def creation_refused(context: Context, change: Change, error: KernelRefused, *, 
 def _room(context: Context, kind: str) -> str:
     from vfioctl.vgpu.probe.inventory import read_vgpus
 
-    cards = {physical(context.kernel, place) if PCI_ADDRESS.fullmatch(place) else place for place in _places(context)}
+    cards = {card_of(context.kernel, place) for place in _places(context)}
     try:
         vgpus = read_vgpus(context.kernel, cards, suspects=context.wedged)
     except VfioctlError as error:
