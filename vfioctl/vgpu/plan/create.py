@@ -100,19 +100,23 @@ def plan_create(
 ) -> Draft:
     """The draft that creates the vGPUs on the chosen parents: all, or none.
 
-    `names`: the UUID or address of each vGPU. `facts`: of the cards and parents that are PCI functions. `texts`: see
-    `Texts`. Raises BadSpec, DeviceInUse.
+    `names`: the UUID or address of each vGPU. `facts`: of the parents that are PCI functions. `texts`: see `Texts`.
+    Raises BadSpec, DeviceInUse.
     """
     cards = {card.id: card for card in vgpus.cards}
     changes: list[Change] = []
     for place, name in zip(chosen.places, names, strict=True):
         changes += _created(cards[place.card], place, name, intent, vgpus, texts)
     concerned = tuple(dict.fromkeys(place.card for place in chosen.places))
+    functions = {*concerned, *(place.parent for place in chosen.places)}
     unknown = (f"unknown: {w.subject}: {w.text}" for w in vgpus.warnings if w.subject in ("NVML", *concerned))
     about_parameters = ("parameters are written before any guest has the vGPU, and go with it",)
     return Draft(
         intent=intent,
-        facts=(*facts.values(), *type_name_facts(cards[card] for card in concerned)),
+        facts=(
+            *(fact for address, fact in facts.items() if address in functions),
+            *type_name_facts(cards[card] for card in concerned),
+        ),
         changes=tuple(changes),
         checks=(CheckRequest(kind=CHECK, subjects=concerned),),
         notes=(*chosen.why, *(about_parameters if intent.parameters else ()), *unknown),
