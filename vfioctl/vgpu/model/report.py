@@ -47,9 +47,6 @@ def still_defined_in(report: Mapping[str, Any]) -> Mapping[str, Definition]:
     return _DEFINITIONS.validate_python(report.get(STILL_DEFINED, {}))
 
 
-# -- the names of types, for the ledger ---------------------------------------------------------------------
-
-
 def type_name_facts(cards: Iterable[VgpuCard]) -> tuple[Fact, ...]:
     """One fact for each card whose types the kernel lists only while they can be created."""
     return tuple(

@@ -12,7 +12,7 @@ from vfioctl.core.whole_file import WholeFile
 from vfioctl.errors import BadSpec
 from vfioctl.kernel.host_paths import DEFINITIONS, MDEV_DEVICES, OWN_DEFINITIONS
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, Reader
-from vfioctl.vgpu.model.kinds import DEFINITION, PARAMETER, PROFILE, is_uuid, own_folder, vgpu_key
+from vfioctl.vgpu.model.kinds import DEFINITION, PARAMETER, PROFILE, is_uuid, vgpu_key
 from vfioctl.vgpu.resources.vfs import AdjustedFile
 
 _NOT_ITS_OWN = "driver|firmware_node|iommu|iommu_group|mdev_type|of_node|power|subsystem|vfio-dev"
@@ -62,14 +62,8 @@ class Parameter(FileResource):
         return change.to(change.before, found="") if is_gone or found.of(change) == "" else None
 
     def finish(self, change: Change, found: Found) -> Change | None:
-        now = found.of(change)
-        if now is None:
-            return change if change.after else None
-        return change.model_copy(update={"before": now})
-
-    def describe(self, change: Change) -> Description:
-        own = change.name.removeprefix(f"{own_folder(change.subject)}/")
-        return Description(f"{change.subject} {own}", change.before or "none", change.after or "none")
+        """Also sets a parameter that cannot be read: its file is there only with its vGPU."""
+        return super().finish(change, found) or (change if change.after else None)
 
 
 def _items(text: str) -> frozenset[str]:
