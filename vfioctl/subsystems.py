@@ -119,7 +119,7 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
         },
         api="vfioctl.domain.api:DomainApi",
         parts="vfioctl.domain.parts:PARTS",
-        settings="vfioctl.domain.model.settings:DomainSettings",
+        settings="vfioctl.domain.model.libvirt:DomainSettings",
     ),
     Subsystem(
         name="host",

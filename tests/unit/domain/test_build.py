@@ -23,7 +23,7 @@ from vfioctl.domain.document.tree import remove
 from vfioctl.domain.document.xml import parse
 from vfioctl.domain.model.finding import Severity
 from vfioctl.domain.model.layout import Device
-from vfioctl.domain.model.other_domains import Others
+from vfioctl.domain.model.libvirt import Others
 from vfioctl.domain.model.spec import DomainSpec, PageSize, Policy
 from vfioctl.errors import BadDocument, BadSpec, HostError, NoCapacity
 from vfioctl.host import Host

@@ -18,8 +18,7 @@ from vfioctl.domain.document.reader import read_domain
 from vfioctl.domain.document.summary import changed
 from vfioctl.domain.document.templates import templates
 from vfioctl.domain.document.xml import parse
-from vfioctl.domain.model.libvirt import DomainXml
-from vfioctl.domain.model.other_domains import NOBODY
+from vfioctl.domain.model.libvirt import NOBODY, DomainXml
 from vfioctl.domain.model.spec import PageSize, Policy, Smt
 from vfioctl.kernel.recorded.tree import Tree, form
 from vfioctl.session import Session

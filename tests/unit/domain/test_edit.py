@@ -15,8 +15,7 @@ from vfioctl.domain.document.differences import differences
 from vfioctl.domain.document.other_domains import others_in
 from vfioctl.domain.document.tree import child
 from vfioctl.domain.document.xml import parse
-from vfioctl.domain.model.libvirt import DomainXml, Libvirt
-from vfioctl.domain.model.other_domains import Others
+from vfioctl.domain.model.libvirt import DomainXml, Libvirt, Others
 from vfioctl.kernel.recorded.tree import form
 from vfioctl.session import Session
 

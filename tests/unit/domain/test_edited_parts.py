@@ -13,7 +13,7 @@ from vfioctl.domain.build.layout.pci import expanders
 from vfioctl.domain.check.rules.check import check
 from vfioctl.domain.document.xml import Document, parse, text_of
 from vfioctl.domain.model.layout import CurrentExpander, CurrentPort, Device, GuestTopology, Layout, Shape, Slot
-from vfioctl.domain.model.other_domains import NOBODY
+from vfioctl.domain.model.libvirt import NOBODY
 from vfioctl.domain.model.spec import DomainSpec, PageSize, Smt
 from vfioctl.errors import BadSpec
 from vfioctl.host import Host

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vfioctl.domain.document.images import written_images
+from vfioctl.domain.document.other_domains import written_images
 from vfioctl.domain.document.reader import Domain, read_domain
 from vfioctl.domain.probe.images import compared_images, refuse_shared_images
 from vfioctl.errors import BadSpec

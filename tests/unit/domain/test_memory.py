@@ -11,7 +11,7 @@ from tests.hosts.machines import copy, machine, original
 from vfioctl.core.limits import read_document
 from vfioctl.domain.build.build import DomainBuilder
 from vfioctl.domain.build.layout.memory import divide
-from vfioctl.domain.model.other_domains import NOBODY, Others
+from vfioctl.domain.model.libvirt import NOBODY, Others
 from vfioctl.domain.model.spec import DomainSpec, PageSize, Policy
 from vfioctl.errors import BadSpec, NoCapacity
 from vfioctl.host import Host

@@ -13,7 +13,7 @@ from vfioctl.claims.model.claim import Claim
 from vfioctl.core.limits import read_document
 from vfioctl.domain.build.build import Built, DomainBuilder
 from vfioctl.domain.build.layout.cpus import pin
-from vfioctl.domain.model.other_domains import Others
+from vfioctl.domain.model.libvirt import Others
 from vfioctl.domain.model.spec import DomainSpec, Smt
 from vfioctl.errors import ClaimConflict, HostError, NoCapacity
 from vfioctl.host import Host

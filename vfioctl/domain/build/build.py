@@ -26,12 +26,11 @@ from vfioctl.domain.document.templates import read_template
 from vfioctl.domain.document.values import is_realtime, plugged
 from vfioctl.domain.document.xml import MARK, text_of
 from vfioctl.domain.model.layout import Choice
-from vfioctl.domain.model.other_domains import NOBODY, Others
+from vfioctl.domain.model.libvirt import NOBODY, Others
 from vfioctl.domain.model.owner import refuse_foreign_claim
 from vfioctl.domain.model.spec import Policy, Smt
-from vfioctl.domain.probe.core_kinds import read_core_kinds
+from vfioctl.domain.probe.host import read_all_memory, read_core_kinds, read_free_memory
 from vfioctl.domain.probe.images import refuse_shared_images
-from vfioctl.domain.probe.memory import read_all_memory, read_free_memory
 from vfioctl.errors import BadSpec, NoCapacity
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.preconditions import refuse_untyped

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from vfioctl.claims.model.claim import Claim
     from vfioctl.domain.build.build import Built
     from vfioctl.domain.document.reader import Domain
-    from vfioctl.domain.model.libvirt import DomainXml
-    from vfioctl.domain.model.other_domains import Others
+    from vfioctl.domain.model.libvirt import DomainXml, Others
     from vfioctl.domain.model.spec import DomainSpec
     from vfioctl.session import Session
 

@@ -6,8 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from vfioctl.domain.model.libvirt import URI, known_as
-from vfioctl.domain.model.other_domains import NOBODY, Others
+from vfioctl.domain.model.libvirt import NOBODY, URI, Others, known_as
 from vfioctl.domain.probe.domains import Domains
 from vfioctl.kernel.libvirt.domains import SOCKETS
 
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from vfioctl.domain.model.libvirt import DomainXml
-    from vfioctl.domain.model.other_domains import Others
     from vfioctl.placement.model.capacity import Capacity, HugepagePool
     from vfioctl.session import Session
 

@@ -16,7 +16,7 @@ from vfioctl.claims.api import ClaimsApi
 from vfioctl.domain.build.layout.cpus import needed
 from vfioctl.domain.build.layout.memory import by_room
 from vfioctl.domain.model.spec import Policy
-from vfioctl.domain.probe.memory import read_free_memory
+from vfioctl.domain.probe.host import read_free_memory
 from vfioctl.errors import BadSpec, NoCapacity, UnknownDevice, some_of
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.numa_affinity import above
@@ -27,7 +27,7 @@ from vfioctl.units import format_cpu_list
 
 if TYPE_CHECKING:
     from vfioctl.claims.model.claim import Claim
-    from vfioctl.domain.model.other_domains import Others
+    from vfioctl.domain.model.libvirt import Others
     from vfioctl.domain.model.spec import DomainSpec
     from vfioctl.inventory.model.values import Subject
     from vfioctl.placement.model.capacity import Capacity

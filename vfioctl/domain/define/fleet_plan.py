@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from vfioctl.domain.document.needs import Needs
     from vfioctl.domain.document.reader import Domain
     from vfioctl.domain.model.fleet import DefinitionChange, FleetDomain, FleetSpec, Power
-    from vfioctl.domain.model.other_domains import Others
+    from vfioctl.domain.model.libvirt import Others
     from vfioctl.domain.model.spec import DomainSpec
     from vfioctl.domain.model.storage import Storage
     from vfioctl.domain.probe.domains import Known

@@ -12,8 +12,7 @@ from os.path import dirname
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vfioctl.core.change import Change
-from vfioctl.domain.document.images import image_path, written_images
-from vfioctl.domain.document.other_domains import understood
+from vfioctl.domain.document.other_domains import image_path, understood, written_images
 from vfioctl.domain.model.storage import (
     IMAGE,
     SEED,

@@ -10,8 +10,8 @@ from vfioctl.domain.model.layout import NO_TOPOLOGY, CurrentExpander, CurrentPor
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-    from vfioctl.domain.document.controllers import PciController
     from vfioctl.domain.document.reader import Domain
+    from vfioctl.domain.document.values import PciController
     from vfioctl.domain.document.xml import Document
 
 EXPANDER = "pcie-expander-bus"

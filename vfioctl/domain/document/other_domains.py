@@ -1,17 +1,19 @@
-"""What the other domains of libvirt have: the CPUs to which they are pinned, their devices and disk images. Pure.
+"""What domains have that others may not have too: CPUs, devices, and the disk images that they write to. Pure.
 
-One that is defined and does not run counts as well: it may be started at any time.
+A domain that is defined and does not run counts as well: it may be started at any time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from os.path import normpath
+from xml.etree.ElementTree import Element
 
-from vfioctl.domain.document.images import written_images
 from vfioctl.domain.document.reader import Domain, read_domain
-from vfioctl.domain.model.libvirt import Libvirt
-from vfioctl.domain.model.other_domains import Others
+from vfioctl.domain.model.libvirt import Libvirt, Others
 from vfioctl.errors import BadDocument
+
+_SHARED = ("readonly", "shareable", "transient")
 
 
 def others_in(libvirt: Libvirt, online: Collection[int], *, but: Collection[str]) -> Others:
@@ -45,3 +47,28 @@ def understood(texts: tuple[str, ...]) -> Iterator[Domain]:
             yield read_domain(text)
         except BadDocument:
             continue
+
+
+def written_images(domain: Domain) -> Iterator[tuple[Element, str]]:
+    """Yield each disk that the domain writes to with its image: a path, or a volume as `POOL VOLUME`.
+
+    Not what it shares with others on purpose: `<readonly/>`, `<shareable/>`, `<transient/>`, CD-ROMs and floppies.
+    """
+    for disk in domain.all("devices/disk"):
+        source = disk.find("source")
+        if (
+            source is None
+            or disk.get("device") in ("cdrom", "floppy")
+            or any(disk.find(tag) is not None for tag in _SHARED)
+        ):
+            continue
+        if path := source.get("file") or source.get("dev"):
+            yield disk, image_path(path)
+        elif volume := source.get("volume"):
+            yield disk, f"{source.get('pool')} {volume}"
+
+
+def image_path(text: str) -> str:
+    """Return a path in one form. POSIX lets two slashes at the beginning mean something else; Linux does not."""
+    path = normpath(text)
+    return path[1:] if path.startswith("//") else path

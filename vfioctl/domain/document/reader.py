@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from xml.etree.ElementTree import Element
 
 from vfioctl.claims.model.passthrough_devices import devices_of
-from vfioctl.domain.document.controllers import PciController
 from vfioctl.domain.document.values import (
     GuestAddress,
+    PciController,
     address_of,
     canonical_uuid,
     cpuset,

@@ -1,4 +1,4 @@
-"""Reads values of a domain's XML: numbers, sets of CPUs, sizes, PCI addresses. Total: bad text is None.
+"""Reads values of a domain's XML: numbers, sets of CPUs, sizes, PCI addresses and controllers. Total: bad text is None.
 
 White space is allowed where libvirt allows it: before a number, not behind it or about a unit (virStrToLong_ui), and on
 both sides of the numbers of a set (virBitmapParse).
@@ -6,6 +6,7 @@ both sides of the numbers of a set (virBitmapParse).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
@@ -18,6 +19,7 @@ _MOST_NAMED = 4 * MOST_CPUS
 _DIGITS = 20
 REAL_TIME = ("fifo", "rr")
 """The schedulers under which a vCPU runs before all other threads of its CPU."""
+_EXPANDERS = ("pci-expander-bus", "pcie-expander-bus")
 _HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 
 
@@ -36,6 +38,31 @@ class GuestAddress(NamedTuple):
     def is_empty(self) -> bool:
         """Whether libvirt takes it for no address, and chooses one."""
         return not (self.domain or self.bus or self.slot)
+
+
+@dataclass(frozen=True)
+class PciController:
+    """A PCI controller. `index`: None if libvirt chooses it. `address`: where it is plugged in, likewise."""
+
+    element: Element
+    index: int | None
+    model: str
+    address: GuestAddress | None
+
+    @property
+    def is_expander(self) -> bool:
+        return self.model in _EXPANDERS
+
+    @property
+    def bus_number(self) -> int | None:
+        """Of an expander bus in the guest; None if libvirt chooses it."""
+        target = self.element.find("target")
+        return None if target is None else number(target.get("busNr"))
+
+    @property
+    def cell(self) -> int | None:
+        """The NUMA cell that the guest sees for the devices below an expander bus."""
+        return number(text_in(self.element.find("target/node")))
 
 
 def is_realtime(root: Element) -> bool:

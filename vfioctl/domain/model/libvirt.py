@@ -1,10 +1,15 @@
-"""What libvirt says of itself and of its domains. May not do input or output."""
+"""A libvirt, its domains, and what they have; and which libvirt is asked. May not do input or output."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, ClassVar, NamedTuple
 
 from vfioctl.core.frozen import record_class
+from vfioctl.core.limits import FORBID, Checked
 from vfioctl.errors import BadSpec
 
 URI = "qemu:///system"
@@ -25,6 +30,23 @@ def checked_uri(text: str) -> str:
             f"this URI lets libvirt run a program that it names: {text[:80]!r}", hint="use ssh or tls without"
         )
     return text
+
+
+def _setting(text: str) -> str:
+    try:
+        return checked_uri(text)
+    except BadSpec as error:
+        raise ValueError(error.message) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DomainSettings:
+    """The table `[domain]` of the configuration."""
+
+    __pydantic_config__: ClassVar = FORBID
+
+    connect: Annotated[str, Checked(_setting)] = URI
+    """The libvirt that has the domains."""
 
 
 def place_of(name: str, parts: int) -> tuple[str, ...]:
@@ -86,3 +108,25 @@ class Libvirt:
         """Return the domain of this name, or of this UUID."""
         by_name = (domain for domain in self.domains if domain.name == name)
         return next(by_name, None) or next((domain for domain in self.domains if domain.uuid == name.lower()), None)
+
+
+class Others(NamedTuple):
+    """What other domains have, as far as it is known: CPUs, devices and images, each with its domain, in words."""
+
+    cpus: Mapping[int, str]
+    devices: Mapping[str, str]
+    unknown: str = ""
+    """Why it is not known."""
+    own: Collection[str] = ()
+    """The ids of the claims of the domain itself: what they hold is not for others."""
+    running: Collection[str] = ()
+    """The names of all domains that run, the domain itself too."""
+    own_cpus: Collection[int] = ()
+    """The CPUs to which the domain itself is pinned while it runs."""
+    own_memory: Mapping[tuple[int, int], int] = MappingProxyType({})
+    """Bytes of memory that the domain itself has while it runs, by node and size of the pages; 0: ordinary ones."""
+    images: Mapping[str, str] = MappingProxyType({})
+    """The disk images that they write to; see `written_images`."""
+
+
+NOBODY = Others({}, {})

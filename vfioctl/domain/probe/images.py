@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from vfioctl.domain.document.images import written_images
+from vfioctl.domain.document.other_domains import written_images
 from vfioctl.errors import BadSpec
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from vfioctl.domain.model.process import Mapping, Qemu, Thread
+from vfioctl.domain.model.verification import Mapping, Qemu, Thread
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.lenient import text_of
 from vfioctl.kernel.protocol import Reader, Unanswered, per_subject

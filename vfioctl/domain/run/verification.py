@@ -23,7 +23,7 @@ from vfioctl.kernel.protocol import PCI_DEVICES
 
 if TYPE_CHECKING:
     from vfioctl.domain.model.libvirt import DomainXml
-    from vfioctl.domain.model.process import Qemu
+    from vfioctl.domain.model.verification import Qemu
     from vfioctl.kernel.protocol import Reader
 
 _GPU_CLASSES = ("0x03", "0x1200")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from vfioctl.domain.build.layout import cpus, firmware, memory, pci
 from vfioctl.domain.build.layout.devices import node_choices
 from vfioctl.domain.model.layout import NO_TOPOLOGY, Cell, Choice, Device, GuestTopology, Layout, Shape, is_distance
-from vfioctl.domain.model.other_domains import NOBODY, Others
+from vfioctl.domain.model.libvirt import NOBODY, Others
 from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.errors import HostError, some_of
 from vfioctl.inventory.model.machine import Processor

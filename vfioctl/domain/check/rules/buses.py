@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 
 from vfioctl.domain.check.rules.controllers import PLUGS_INTO, ROOTS
 from vfioctl.domain.check.rules.fault import Fault, repeats
-from vfioctl.domain.document.controllers import PciController
 from vfioctl.domain.document.reader import Domain
+from vfioctl.domain.document.values import PciController
 
 _ALL = 256
 _LEVELS = 32

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from vfioctl.domain.check.rules.fault import Fault, repeats, warning
 from vfioctl.domain.document.architecture import end_of_hole
-from vfioctl.domain.document.controllers import PciController
 from vfioctl.domain.document.reader import Domain
-from vfioctl.domain.document.values import number, scaled, size_of, text_in
+from vfioctl.domain.document.values import PciController, number, scaled, size_of, text_in
 from vfioctl.inventory.model.values import any_number
 from vfioctl.units import exact_size
 

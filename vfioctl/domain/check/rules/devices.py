@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
 from vfioctl.domain.check.rules.fault import Fault, refused_before, repeats, warning
-from vfioctl.domain.document.images import written_images
+from vfioctl.domain.document.other_domains import written_images
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import number
 

@@ -7,7 +7,7 @@ from xml.etree.ElementTree import Element
 
 from vfioctl.domain.check.rules.fault import Fault, warning
 from vfioctl.domain.check.rules.host import HostFacts, is_ours, is_own
-from vfioctl.domain.document.images import written_images
+from vfioctl.domain.document.other_domains import written_images
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import address_of, cpuset, scaled, shown, text_in
 from vfioctl.errors import BadAddress, some_of

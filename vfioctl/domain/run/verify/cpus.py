@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from vfioctl.domain.document.reader import MOST, Domain
 from vfioctl.domain.document.values import cpuset, number
-from vfioctl.domain.model.process import Qemu, Thread
-from vfioctl.domain.model.verification import Area, VerifiedFact, judged, unknown
+from vfioctl.domain.model.verification import Area, Qemu, Thread, VerifiedFact, judged, unknown
 from vfioctl.domain.run.verify.subject import Subject
 from vfioctl.units import format_cpu_list
 

@@ -12,9 +12,8 @@ from typing import NamedTuple
 from vfioctl.domain.document.memory import pages_of
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import cpuset, number
-from vfioctl.domain.model.process import Mapping as Part
-from vfioctl.domain.model.process import Qemu
-from vfioctl.domain.model.verification import Area, VerifiedFact, judged, unknown
+from vfioctl.domain.model.verification import Area, Qemu, VerifiedFact, judged, unknown
+from vfioctl.domain.model.verification import Mapping as Part
 from vfioctl.domain.run.verify.subject import Subject
 from vfioctl.units import format_cpu_list, format_size
 

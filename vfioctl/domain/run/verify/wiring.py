@@ -14,9 +14,8 @@ from vfioctl.domain.run.verify.subject import Subject
 from vfioctl.inventory.model.values import any_number
 
 if TYPE_CHECKING:
-    from vfioctl.domain.document.controllers import PciController
     from vfioctl.domain.document.reader import Domain
-    from vfioctl.domain.document.values import GuestAddress
+    from vfioctl.domain.document.values import GuestAddress, PciController
 
 _MOST_LEVELS = 8
 _EXPANDERS = ("pxb", "pxb-pcie")
