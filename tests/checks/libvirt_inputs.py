@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vfioctl.domain.check.rules.check import check
-from vfioctl.domain.check.rules.host import HostFacts
+from vfioctl.domain.check.rules.rule import HostFacts
 from vfioctl.domain.document.xml import parse
 from vfioctl.domain.model.finding import Severity
 from vfioctl.errors import BadDocument

@@ -112,15 +112,14 @@ class DomainApi:
         it; nothing is said of names that older ones do not know if it is not known. `connect`: the URI of a libvirt
         that is asked as well.
         """
-        from vfioctl.domain.check.checker import judged
-        from vfioctl.domain.check.libvirt import NOT_ASKED, ask
+        from vfioctl.domain.check.checker import NOT_ASKED, ask, judged
 
         asked = ask(self._session.kernel, connect, text) if connect else NOT_ASKED
         return judged(self._session if host else None, text, version, asked)
 
     def xml_of(self, name: str, *, connect: str) -> str:
         """Return the XML of a domain that the libvirt with this URI has. Raises UnknownDomain, HostError."""
-        from vfioctl.domain.check.libvirt import defined
+        from vfioctl.domain.check.checker import defined
 
         return defined(self._session.kernel, connect, name)
 

@@ -6,8 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.domain.documents import GOOD, WITH_IOMMU, changed
-from vfioctl.domain.check.rules.check import MOST, check
-from vfioctl.domain.check.rules.table import RULES
+from vfioctl.domain.check.rules.check import MOST, RULES, check
 from vfioctl.domain.document.xml import parse
 from vfioctl.domain.model.finding import Finding, Severity
 

@@ -12,7 +12,7 @@ import pytest
 from tests.schema import schema_problems
 from tests.unit.conftest import Run
 from tests.unit.domain.documents import GOOD, changed
-from vfioctl.domain.check.libvirt import ask
+from vfioctl.domain.check.checker import ask
 from vfioctl.errors import BadDocument, NotPermitted, VfioctlError
 
 TWICE = changed(("vcpu='1'", "vcpu='0'"))

@@ -13,7 +13,7 @@ from tests.unit.conftest import Run
 from tests.unit.domain.documents import GOOD, changed
 from vfioctl.core.marks import Mark, MarkKind
 from vfioctl.domain.check.rules.check import HOST_RULES, check
-from vfioctl.domain.check.rules.host import HostFacts
+from vfioctl.domain.check.rules.rule import HostFacts
 from vfioctl.domain.document.xml import METADATA, parse
 from vfioctl.domain.model.finding import Finding, Severity
 from vfioctl.inventory.model.functions import Function, Inventory

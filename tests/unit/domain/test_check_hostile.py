@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.unit.domain.documents import WITH_IOMMU, changed
 from vfioctl.domain.check.rules.check import check
-from vfioctl.domain.document.memory import backed
+from vfioctl.domain.document.needs import backed
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import GuestAddress, cpuset, number, scaled, shown
 from vfioctl.domain.document.xml import parse, text_of

@@ -13,7 +13,7 @@ from vfioctl.domain.build.guest_cpus import is_host_x86, use_iothreads, write_vc
 from vfioctl.domain.build.guest_devices import add_own_devices
 from vfioctl.domain.build.guest_pci import add_pci
 from vfioctl.domain.document.architecture import MEANT_FOR_X86, ONLY_X86
-from vfioctl.domain.document.memory import least_hard_limit
+from vfioctl.domain.document.needs import least_hard_limit
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.tree import add, child, insert, remove
 from vfioctl.domain.document.values import ballooned, is_element, plugged, size_of

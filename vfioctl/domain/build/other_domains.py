@@ -24,7 +24,7 @@ def with_own_usage(domain: DomainXml, others: Others) -> Others:
     """Return what other domains have, with what this one uses itself while it runs. Raises BadDocument."""
     if not domain.live:
         return others
-    from vfioctl.domain.document.memory import hugepages_by_node, ordinary_by_node
+    from vfioctl.domain.document.needs import hugepages_by_node, ordinary_by_node
     from vfioctl.domain.document.reader import read_domain
 
     document, memory = read_domain(domain.live), Counter[tuple[int, int]]()

@@ -1,19 +1,27 @@
-"""What a domain needs of its host before it starts: devices, CPUs and hugepages. May not do input or output."""
+"""What a domain needs of its host: devices, CPUs and memory, and how much memory VFIO locks. Pure."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.claims.model.passthrough_devices import managed_devices_of, subject_of
-from vfioctl.domain.document.memory import hugepages_by_node
-from vfioctl.domain.document.reader import read_domain
+from vfioctl.domain.document.reader import Domain, read_domain
+from vfioctl.domain.document.values import cpuset, is_on, scaled
 from vfioctl.domain.model.owner import owner_of
 from vfioctl.inventory.model.values import Subject
 from vfioctl.placement.model.claims import Hugepages
 
 if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
     from vfioctl.placement.model.claims import Owner
+
+_NORMAL = 4096
+_TRANSLATING = ("intel", "amd", "smmuv3")
+_VFIO_EXTRA = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -63,3 +71,102 @@ def needs_of(xml: str | bytes) -> Needs:
         cpus=domain.exclusive_cpus,
         hugepages=hugepages_by_node(domain),
     )
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+def backed(domain: Domain, default_page: int | None = None) -> Iterator[tuple[Element, int, frozenset[int], int]]:
+    """Each part of the memory on hugepages: its element, the size of a page, host nodes if it has any, and bytes.
+
+    `default_page`: the size where the document names none; None leaves such memory out.
+    """
+    whole = domain.one("numatune/memory")
+    default = (cpuset(whole.get("nodeset")) or frozenset()) if whole is not None else frozenset[int]()
+    pages = pages_of(domain, default_page)
+    parts = {cell.id: cell.memory for cell in domain.cells if cell.memory and cell.id is not None}
+    rest = frozenset(parts).difference(*(cells for _, _, cells in pages if cells))
+    for element, size, cells in pages:
+        if not size or size <= _NORMAL:
+            continue
+        if not domain.cells:
+            yield element, size, default, domain.memory or 0
+        for cell in sorted(rest if cells is None else cells & parts.keys()):
+            yield element, size, domain.memnodes.get(cell) or default, parts[cell]
+
+
+def pages_of(domain: Domain, default_page: int | None) -> list[tuple[Element, int | None, frozenset[int] | None]]:
+    """Return the pages that the document names, each with its size and cells; one for all memory if it names none."""
+    if needs_default_page(domain):
+        return [(domain.at("memoryBacking/hugepages"), default_page, None)]
+    pages = domain.all("memoryBacking/hugepages/page")
+    return [(page, scaled(page.get("size"), page.get("unit")), cpuset(page.get("nodeset"))) for page in pages]
+
+
+def needs_default_page(domain: Domain) -> bool:
+    """Return whether memory is on hugepages of which the document does not name the size."""
+    is_on = domain.one("memoryBacking/hugepages") is not None
+    return is_on and domain.one("memoryBacking/hugepages/page") is None
+
+
+def hugepages_by_node(domain: Domain) -> tuple[Hugepages, ...]:
+    """Return the hugepages of which the document names the one node of the host that they are on."""
+    pages: Counter[tuple[int, int]] = Counter()
+    for _, size, nodes, memory in backed(domain):
+        if len(nodes) == 1:
+            pages[min(nodes), size] += -(-memory // size)
+    return tuple(Hugepages(node, size, number) for (node, size), number in sorted(pages.items()))
+
+
+def ordinary_by_node(domain: Domain) -> Iterator[tuple[int, int]]:
+    """Yield the node and the bytes of each cell with ordinary pages of which the document names one node."""
+    if domain.one("memoryBacking/hugepages") is not None:
+        return
+    for cell in domain.cells:
+        nodes = domain.memnodes.get(cell.id) or frozenset()
+        if cell.memory and len(nodes) == 1:
+            yield min(nodes), cell.memory
+
+
+class VfioLocks(NamedTuple):
+    """How often VFIO locks all memory of a guest: once for each address space of a device.
+
+    Without a vIOMMU all devices share one. Behind a vIOMMU each device has its own, of all memory until the guest's
+    driver takes over; iommufd counts memory once all the same.
+    """
+
+    least: int
+    """For the functions; 0 if the guest has none."""
+    most: int
+    """For mediated devices as well, whose drivers may lock less."""
+
+
+def vfio_locks(domain: Domain) -> VfioLocks:
+    """Return how often VFIO locks the memory of a guest."""
+    functions, mediated = len(domain.passed_through), len(domain.hostdevs_of("mdev"))
+    if locks_for_each(domain):
+        return VfioLocks(functions, functions + mediated)
+    return VfioLocks(min(functions, 1), min(functions + mediated, 1))
+
+
+def least_hard_limit(domain: Domain) -> int:
+    """Return the bytes that a guest needs as its hard limit, which is also the limit of its locked memory.
+
+    That is the limit which libvirt itself sets for VFIO without a hard limit: the memory, as often as it is locked, and
+    1 GiB (qemuDomainGetMemLockLimitBytes in its qemu_domain.c).
+    """
+    return (domain.memory or 0) * max(vfio_locks(domain).most, 1) + _VFIO_EXTRA
+
+
+def locks_for_each(domain: Domain) -> bool:
+    """Return whether a vIOMMU translates for each device by itself, so that VFIO locks all memory for each."""
+    translates = any(iommu.get("model") in _TRANSLATING for iommu in domain.all("devices/iommu"))
+    return translates and not _has_iommufd(domain)
+
+
+def _has_iommufd(domain: Domain) -> bool:
+    whole = domain.one("iommufd")
+    if whole is not None:
+        return is_on(whole.get("enabled", "yes"))
+    drivers = [device.find("driver") for device in domain.passed_through]
+    return all(driver is not None and is_on(driver.get("iommufd")) for driver in drivers)

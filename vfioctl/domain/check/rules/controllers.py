@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vfioctl.domain.check.rules.fault import Fault, repeats, warning
+from vfioctl.domain.check.rules.rule import Fault, repeats, warning
 from vfioctl.domain.document.architecture import end_of_hole
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import PciController, number, scaled, size_of, text_in
@@ -41,7 +41,7 @@ _ROOT_FUNCTIONS = 30 * 8
 """Of pcie-root: slots 1 to 30, for slot 0 is the host bridge and 31 has what q35 has built in."""
 
 
-def indexes(domain: Domain) -> Iterator[Fault]:
+def controller_index(domain: Domain) -> Iterator[Fault]:
     wrong = [each for each in domain.controllers if each.index is None or each.index > _MOST_INDEX]
     for controller in wrong:
         if (text := controller.element.get("index")) is not None:
@@ -51,7 +51,7 @@ def indexes(domain: Domain) -> Iterator[Fault]:
         yield Fault(element, f"two PCI controllers have the index {index}", "give each its own")
 
 
-def models(domain: Domain) -> Iterator[Fault]:
+def controller_model(domain: Domain) -> Iterator[Fault]:
     for controller in domain.controllers:
         name = controller.element.find("model")
         allowed = _MODEL_NAMES.get(controller.model)
@@ -68,7 +68,7 @@ def models(domain: Domain) -> Iterator[Fault]:
             )
 
 
-def roots(domain: Domain) -> Iterator[Fault]:
+def controller_root(domain: Domain) -> Iterator[Fault]:
     wanted = "pcie-root" if domain.is_q35 or domain.is_arm_virt else "pci-root" if domain.is_i440fx else ""
     for controller in domain.controllers:
         if controller.model in ROOTS:
@@ -90,7 +90,7 @@ def _is_pseries(domain: Domain) -> bool:
     return domain.machine.startswith("pseries")
 
 
-def targets(domain: Domain) -> Iterator[Fault]:
+def controller_target(domain: Domain) -> Iterator[Fault]:
     for controller in domain.controllers:
         target = controller.element.find("target")
         for name, (least, most) in _TARGETS.items():
@@ -100,7 +100,7 @@ def targets(domain: Domain) -> Iterator[Fault]:
                 yield Fault(controller.element, f"{name}='{text[:40]}' is out of range", f"{least} to {most}")
 
 
-def chassis(domain: Domain) -> Iterator[Fault]:
+def controller_chassis(domain: Domain) -> Iterator[Fault]:
     """QEMU wants another chassis for each port, whatever its `port` is; libvirt's default is the index."""
     ports = [controller for controller in domain.controllers if controller.model in _PORTS]
     for element, value, other in repeats((port.element, _chassis(port)) for port in ports):
@@ -121,7 +121,7 @@ def _hexadecimal(text: str | None) -> int | None:
         return None
 
 
-def plugs(domain: Domain) -> Iterator[Fault]:
+def controller_place(domain: Domain) -> Iterator[Fault]:
     """A controller is plugged into one that accepts it, and that libvirt creates before it."""
     for controller in domain.controllers:
         if controller.address is None or controller.model not in PLUGS_INTO:
@@ -135,7 +135,7 @@ def plugs(domain: Domain) -> Iterator[Fault]:
             yield Fault(controller.element, reason, "give it an index above that of the bus it is on")
 
 
-def expanders(domain: Domain) -> Iterator[Fault]:
+def expander_bus(domain: Domain) -> Iterator[Fault]:
     """Expander buses need the right machine, and a NUMA cell that the guest has."""
     cells = {cell.id for cell in domain.cells}
     for controller in domain.controllers:
@@ -162,7 +162,7 @@ def expanders(domain: Domain) -> Iterator[Fault]:
             yield Fault(node, f"the guest has no cell {text}", "the id of a NUMA cell of the guest")
 
 
-def hole(domain: Domain) -> Iterator[Fault]:
+def pci_hole(domain: Domain) -> Iterator[Fault]:
     for controller in domain.controllers:
         element = controller.element.find("pcihole64")
         if element is None:
@@ -201,7 +201,7 @@ def beyond(domain: Domain, bits: int, who: str) -> Iterator[Fault]:
             yield Fault(element, reason, "a smaller hole, for fewer devices, or less memory: QEMU does not start")
 
 
-def too_many_ports(domain: Domain) -> Iterator[Fault]:
+def controller_room(domain: Domain) -> Iterator[Fault]:
     """Root ports that have to be on pcie-root and find no function there."""
     ports: list[PciController] = [
         controller

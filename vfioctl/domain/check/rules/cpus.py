@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vfioctl.domain.check.rules.fault import Fault, refused_before, repeats
+from vfioctl.domain.check.rules.rule import Fault, refused_before, repeats
 from vfioctl.domain.document.architecture import ONLY_X86, SETTINGS_ONLY_X86
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import cpuset, is_on, number, text_in
@@ -18,7 +18,7 @@ _WITHOUT_BITS = (9, 2)
 """Not in libvirt's NEWS.rst; 9.0 refuses it."""
 
 
-def count(domain: Domain) -> Iterator[Fault]:
+def vcpu_count(domain: Domain) -> Iterator[Fault]:
     element = domain.one("vcpu")
     if element is None:
         return
@@ -35,7 +35,7 @@ def count(domain: Domain) -> Iterator[Fault]:
         yield Fault(element, "no vCPU is on at the start", "current= must be at least 1")
 
 
-def each_vcpu(domain: Domain) -> Iterator[Fault]:
+def vcpu_each(domain: Domain) -> Iterator[Fault]:
     """Which vCPUs are on at the start, if the document says it of each."""
     for element in domain.all("vcpus/vcpu"):
         vcpu = number(element.get("id"))
@@ -45,7 +45,7 @@ def each_vcpu(domain: Domain) -> Iterator[Fault]:
             yield Fault(element, "the vCPU is off, and cannot be plugged in", "enabled='yes', or hotpluggable='yes'")
 
 
-def model(domain: Domain) -> Iterator[Fault]:
+def cpu_model(domain: Domain) -> Iterator[Fault]:
     """Features that are named twice, and attributes that the mode does not have."""
     for feature, name, _ in repeats((feature, feature.get("name", "")) for feature in domain.all("cpu/feature")):
         yield Fault(feature, f"the feature {name[:40]} is named twice", "keep one of them")
@@ -55,14 +55,14 @@ def model(domain: Domain) -> Iterator[Fault]:
         yield Fault(cpu, reason, "remove it: only host-passthrough and maximum have it")
 
 
-def cpuset_of_vcpu(domain: Domain) -> Iterator[Fault]:
+def vcpu_cpuset(domain: Domain) -> Iterator[Fault]:
     element = domain.one("vcpu")
     text = None if element is None else element.get("cpuset")
     if element is not None and text is not None and not cpuset(text) and element.get("placement") != "auto":
         yield Fault(element, f"cpuset='{text[:40]}' names no CPUs", "such as 0-3,8")
 
 
-def many_vcpus(domain: Domain) -> Iterator[Fault]:
+def vcpu_many(domain: Domain) -> Iterator[Fault]:
     if not domain.is_x86 or domain.vcpus is None or domain.vcpus <= _WITHOUT_EIM:
         return
     element, remedy = domain.at("vcpu"), "an Intel vIOMMU with <driver intremap='on' eim='on'/>, on a q35 machine"
@@ -76,7 +76,7 @@ def many_vcpus(domain: Domain) -> Iterator[Fault]:
         yield from refused_before(domain, since, element, reason, remedy)
 
 
-def topology(domain: Domain) -> Iterator[Fault]:
+def cpu_topology(domain: Domain) -> Iterator[Fault]:
     element = domain.one("cpu/topology")
     if element is None:
         return
@@ -98,7 +98,7 @@ def topology(domain: Domain) -> Iterator[Fault]:
         yield Fault(element, reason, "make sockets x dies x clusters x cores x threads equal to <vcpu>")
 
 
-def cache(domain: Domain) -> Iterator[Fault]:
+def cpu_cache(domain: Domain) -> Iterator[Fault]:
     element = domain.one("cpu/cache")
     if element is None:
         return
@@ -111,7 +111,7 @@ def cache(domain: Domain) -> Iterator[Fault]:
         yield Fault(element, f"mode='passthrough' with <cpu mode='{cpu[:40]}'>", "<cpu mode='host-passthrough'>")
 
 
-def address_bits(domain: Domain) -> Iterator[Fault]:
+def cpu_address_bits(domain: Domain) -> Iterator[Fault]:
     element = domain.one("cpu/maxphysaddr")
     if element is None:
         return
@@ -131,13 +131,13 @@ def address_bits(domain: Domain) -> Iterator[Fault]:
             yield Fault(element, f"{name}='{text[:40]}' is no width of addresses", f"{_LEAST_BITS} to {_MOST_BITS}")
 
 
-def emulated_passthrough(domain: Domain) -> Iterator[Fault]:
+def cpu_emulated(domain: Domain) -> Iterator[Fault]:
     element = domain.one("cpu")
     if element is not None and element.get("mode") == "host-passthrough" and domain.root.get("type") == "qemu":
         yield Fault(element, "host-passthrough needs KVM, and the domain's type is qemu", "<domain type='kvm'>")
 
 
-def other_architectures(domain: Domain) -> Iterator[Fault]:
+def cpu_architecture(domain: Domain) -> Iterator[Fault]:
     if not domain.arch or domain.is_x86:
         return
     for path in (*ONLY_X86, *SETTINGS_ONLY_X86):
@@ -145,7 +145,7 @@ def other_architectures(domain: Domain) -> Iterator[Fault]:
             yield Fault(element, f"{domain.arch[:40]} has no <{element.tag}>", "remove it: only x86 has it")
 
 
-def vendor_id(domain: Domain) -> Iterator[Fault]:
+def hyperv_vendor_id(domain: Domain) -> Iterator[Fault]:
     element = domain.one("features/hyperv/vendor_id")
     if element is None or not is_on(element.get("state")):
         return

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.rules.fault import Fault, refused_before, repeats, warning
+from vfioctl.domain.check.rules.rule import Fault, refused_before, repeats, warning
 from vfioctl.domain.document.other_domains import written_images
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import number
@@ -29,7 +29,7 @@ _MANY = "i6300esb"
 """The one model of watchdogs of which libvirt accepts several."""
 
 
-def usb(domain: Domain) -> Iterator[Fault]:
+def usb_none(domain: Domain) -> Iterator[Fault]:
     """A controller with the model none is the only one, and nothing is on it."""
     off = domain.one("devices/controller[@type='usb'][@model='none']")
     for path in _USB if off is not None else ():
@@ -39,7 +39,7 @@ def usb(domain: Domain) -> Iterator[Fault]:
                 yield Fault(element, reason, "remove it, or that controller")
 
 
-def tpms(domain: Domain) -> Iterator[Fault]:
+def tpm(domain: Domain) -> Iterator[Fault]:
     """One, and on POWER one that is a proxy beside it. The CRB interface is of TPM 2.0."""
     elements = domain.all("devices/tpm")
     for device in elements:
@@ -51,7 +51,7 @@ def tpms(domain: Domain) -> Iterator[Fault]:
             yield Fault(extra, "a second TPM", "keep one of them")
 
 
-def watchdogs(domain: Domain) -> Iterator[Fault]:
+def watchdog(domain: Domain) -> Iterator[Fault]:
     elements = domain.all("devices/watchdog")
     seen: set[str] = set()
     for device in elements:
@@ -66,14 +66,14 @@ def watchdogs(domain: Domain) -> Iterator[Fault]:
         seen.add(model)
 
 
-def panics(domain: Domain) -> Iterator[Fault]:
+def panic(domain: Domain) -> Iterator[Fault]:
     """One of each model. Without a model it is the ISA device, on x86."""
     unnamed = "isa" if domain.is_x86 else ""
     for device, model, _ in repeats((panic, panic.get("model", unnamed)) for panic in domain.all("devices/panic")):
         yield Fault(device, f"a second panic device of the model {model[:40]}", "keep one of them")
 
 
-def videos(domain: Domain) -> Iterator[Fault]:
+def video_none(domain: Domain) -> Iterator[Fault]:
     elements = domain.all("devices/video")
     for element in domain.all("devices/video/model[@type='none']") if len(elements) > 1 else ():
         yield Fault(element, "a video device of type='none' beside another", "remove it, or all others")
@@ -83,7 +83,7 @@ _FIRST_CID = 3
 """Source: libvirt's virDomainVsockDefValidate; 0 to 2 are the hypervisor's, the loopback's and the host's."""
 
 
-def vsocks(domain: Domain) -> Iterator[Fault]:
+def vsock(domain: Domain) -> Iterator[Fault]:
     for extra in domain.all("devices/vsock")[1:]:
         yield Fault(extra, "a second vsock", "keep one of them")
     for element in domain.all("devices/vsock/cid"):
@@ -92,14 +92,14 @@ def vsocks(domain: Domain) -> Iterator[Fault]:
             yield Fault(element, f"guest CID {address}: the first one for a guest is {_FIRST_CID}", "auto='yes'")
 
 
-def queues(domain: Domain) -> Iterator[Fault]:
+def queue_count(domain: Domain) -> Iterator[Fault]:
     """libvirt reads 0 as if nothing were said, and its schema, which `virsh edit` asks, refuses it."""
     for element in domain.all("devices/*/driver[@queues]"):
         if number(element.get("queues")) == 0:
             yield warning(element, "queues='0' is no number of queues", "one for each vCPU, or remove it")
 
 
-def serial_ports(domain: Domain) -> Iterator[Fault]:
+def serial_port(domain: Domain) -> Iterator[Fault]:
     ports = domain.all("devices/serial/target[@type='isa-serial']")
     for element, port, other in repeats((element, number(element.get("port"))) for element in ports):
         reason = f"port {port} is also that of {domain.document.path(other)}"
@@ -121,7 +121,7 @@ def shared_memory(domain: Domain) -> Iterator[Fault]:
             yield Fault(element, f"{what} needs memory that QEMU shares", remedy)
 
 
-def read_only_filesystems(domain: Domain) -> Iterator[Fault]:
+def filesystem_readonly(domain: Domain) -> Iterator[Fault]:
     for element in domain.all("devices/filesystem/driver[@type='virtiofs']/../readonly"):
         reason = "virtiofs that is read-only, which libvirt before {} refuses"
         yield from refused_before(domain, _READ_ONLY, element, reason, "remove it, and export what may be written to")
@@ -130,13 +130,13 @@ def read_only_filesystems(domain: Domain) -> Iterator[Fault]:
 _UNCACHED = ("none", "directsync")
 
 
-def disk_targets(domain: Domain) -> Iterator[Fault]:
+def disk_target(domain: Domain) -> Iterator[Fault]:
     for disk, name, other in repeats(_attributes(domain, "target", "dev")):
         reason = f"target {name[:40]} is also that of {domain.document.path(other)}"
         yield Fault(disk, reason, "give each disk its own dev=, whatever its bus")
 
 
-def disk_iothreads(domain: Domain) -> Iterator[Fault]:
+def disk_iothread(domain: Domain) -> Iterator[Fault]:
     for disk, thread in _attributes(domain, "driver", "iothread"):
         target = disk.find("target")
         bus = "virtio" if target is None else target.get("bus", "virtio")
@@ -148,7 +148,7 @@ def disk_iothreads(domain: Domain) -> Iterator[Fault]:
             yield Fault(disk, f"there is no I/O thread {thread[:40]}", "<iothreads>, or another iothread=")
 
 
-def disk_native(domain: Domain) -> Iterator[Fault]:
+def disk_cache(domain: Domain) -> Iterator[Fault]:
     """Linux AIO needs an image that the host does not cache, and cache= says so: its default is QEMU's."""
     for disk, mode in _attributes(domain, "driver", "io"):
         driver = disk.find("driver")
@@ -158,7 +158,7 @@ def disk_native(domain: Domain) -> Iterator[Fault]:
             yield Fault(disk, f"io='native' with {shown}", "cache='none' or cache='directsync', or another io=")
 
 
-def disk_images(domain: Domain) -> Iterator[Fault]:
+def disk_image(domain: Domain) -> Iterator[Fault]:
     """libvirt accepts it. QEMU locks images, and does not start; where there are no locks, both disks write."""
     for disk, image, other in repeats(written_images(domain)):
         reason = f"{image[:200]} is also the image of {domain.document.path(other)}: QEMU locks it once"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.rules.fault import Fault, at_most_one, refused_before, repeats, warning
+from vfioctl.domain.check.rules.rule import Fault, more_than_one, refused_before, repeats, warning
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import count_of, is_uuid, number, size_of, text_in
 from vfioctl.units import exact_size
@@ -47,7 +47,7 @@ def too_much(domain: Domain) -> Iterator[Fault]:
             return
 
 
-def name(domain: Domain) -> Iterator[Fault]:
+def domain_name(domain: Domain) -> Iterator[Fault]:
     element = domain.one("name")
     text = text_in(element)
     if not text.strip():
@@ -56,14 +56,14 @@ def name(domain: Domain) -> Iterator[Fault]:
         yield Fault(element, "the name has a / or a new line", "a name that can be the name of a file")
 
 
-def uuid(domain: Domain) -> Iterator[Fault]:
+def domain_uuid(domain: Domain) -> Iterator[Fault]:
     for part in ("uuid", "hwuuid"):
         element = domain.one(part)
         if element is not None and not is_uuid(text_in(element)):
             yield Fault(element, f"'{text_in(element)[:40]}' is no UUID", "remove it: libvirt makes one")
 
 
-def kind(domain: Domain) -> Iterator[Fault]:
+def domain_type(domain: Domain) -> Iterator[Fault]:
     value = domain.root.get("type")
     if value in _QEMU:
         return
@@ -75,7 +75,7 @@ def kind(domain: Domain) -> Iterator[Fault]:
         yield Fault(domain.root, f"type='{(value or '')[:40]}' of the domain is unknown", "type='kvm'")
 
 
-def machine(domain: Domain) -> Iterator[Fault]:
+def domain_machine(domain: Domain) -> Iterator[Fault]:
     element = domain.one("os/type")
     if element is None and domain.root.get("type") in _QEMU:
         yield Fault(
@@ -86,14 +86,13 @@ def machine(domain: Domain) -> Iterator[Fault]:
         yield warning(element, "no machine is named: libvirt chooses i440fx on x86, which has no PCI Express", remedy)
 
 
-once = at_most_one(
-    *("memory", "vcpu", "memoryBacking", "cputune", "cpu", "features", "os", "devices", "memtune"),
-    remedy="keep one of them: libvirt reads the first",
-)
-"""Parts of which libvirt reads only the first."""
+def domain_part_twice(domain: Domain) -> Iterator[Fault]:
+    """Parts of which libvirt reads only the first."""
+    parts = ("memory", "vcpu", "memoryBacking", "cputune", "cpu", "features", "os", "devices", "memtune")
+    return more_than_one(domain, *parts, remedy="keep one of them: libvirt reads the first")
 
 
-def maximum(domain: Domain) -> Iterator[Fault]:
+def memory_maximum(domain: Domain) -> Iterator[Fault]:
     """The most memory that can be plugged in. Its slots are optional since libvirt 9.5."""
     element, most, memory = domain.one("maxMemory"), size_of(domain.one("maxMemory")), domain.memory
     if element is None:
@@ -111,7 +110,7 @@ def maximum(domain: Domain) -> Iterator[Fault]:
         yield from refused_before(domain, _WITHOUT_SLOTS, element, reason, "slots='16'")
 
 
-def boot_orders(domain: Domain) -> Iterator[Fault]:
+def boot_order(domain: Domain) -> Iterator[Fault]:
     """The place of each device among those that the guest boots from."""
     boots = [boot for device in domain.devices if (boot := device.find("boot")) is not None]
     for element in boots:
@@ -125,7 +124,7 @@ def boot_orders(domain: Domain) -> Iterator[Fault]:
         yield Fault(domain.at("os/boot"), "<boot> both in <os> and in devices", "keep those in devices")
 
 
-def memory_devices(domain: Domain) -> Iterator[Fault]:
+def memory_device(domain: Domain) -> Iterator[Fault]:
     """They need slots, a guest with NUMA cells, and addresses that do not overlap."""
     elements = domain.all("devices/memory")
     if (domain.one("maxMemory") is not None) and domain.is_x86 and not domain.cells:
@@ -141,7 +140,7 @@ def memory_devices(domain: Domain) -> Iterator[Fault]:
             yield Fault(node, f"the guest has no cell {text_in(node)[:40]}", "the id of a NUMA cell")
 
 
-def memory_addresses(domain: Domain) -> Iterator[Fault]:
+def memory_device_address(domain: Domain) -> Iterator[Fault]:
     placed = []
     for module in domain.all("devices/memory"):
         where = module.find("target/address")

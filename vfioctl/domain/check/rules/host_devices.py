@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.rules.fault import Fault, warning
-from vfioctl.domain.check.rules.host import HostFacts, is_ours, is_own
+from vfioctl.domain.check.rules.rule import Fault, HostFacts, is_ours, is_own, warning
 from vfioctl.domain.document.other_domains import written_images
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import address_of, cpuset, scaled, shown, text_in
@@ -35,7 +34,7 @@ def _present(domain: Domain, host: HostFacts) -> Iterator[tuple[Element, Functio
     return ((element, by_address[address]) for element, address in named_functions(domain) if address in by_address)
 
 
-def exist(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+def host_device(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     inventory = host.capacity.inventory
     for element, address in named_functions(domain):
         if address not in inventory.by_address and address not in inventory.unread:
@@ -49,7 +48,7 @@ def exist(domain: Domain, host: HostFacts) -> Iterator[Fault]:
             yield Fault(element, reason, "vfioctl recover, or restart the host")
 
 
-def translated(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+def host_iommu(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     iommu = host.capacity.inventory.iommu
     for element, _ in _present(domain, host):
         if not iommu.translating:
@@ -57,7 +56,7 @@ def translated(domain: Domain, host: HostFacts) -> Iterator[Fault]:
             return
 
 
-def driver(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+def host_driver(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     """With managed='no' the device is on VFIO, or is a vGPU, before the domain starts."""
     for element, function in _present(domain, host):
         if element.get("managed") == "yes" or function.serves_guests or function.is_bridge:
@@ -70,7 +69,7 @@ def driver(domain: Domain, host: HostFacts) -> Iterator[Fault]:
         yield _unbound(domain, element, reason, f"vfioctl bind {function.address} --with-group")
 
 
-def group(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+def host_group(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     """The other members of the IOMMU group are in this guest, on VFIO, or on a driver that does no DMA."""
     inventory = host.capacity.inventory
     elements = {address: element for element, address in named_functions(domain)}
@@ -104,7 +103,7 @@ def _harmless(function: Function) -> bool:
     return function.is_bridge or name is None or name in MANAGED_DMA_DRIVERS or function.serves_guests
 
 
-def companions(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+def host_card(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     """A card moves as a whole: its other functions are not left to the host's drivers."""
     inventory = host.capacity.inventory
     addresses = {address for _, address in named_functions(domain)}
@@ -116,7 +115,7 @@ def companions(domain: Domain, host: HostFacts) -> Iterator[Fault]:
             yield warning(element, reason, "give the guest the whole card: a reset affects all of it")
 
 
-def claimed(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+def host_device_claimed(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     taken = host.capacity.taken.whole
     named = [(element, str(address)) for element, address in named_functions(domain)]
     for element, subject in (*named, *named_mdevs(domain)):
@@ -132,7 +131,7 @@ def _of_another(domain: Domain, element: Element, reason: str, claim: str, owner
     return Fault(element, reason, f"{remedy}, if {owner} agrees") if is_error else warning(element, reason, remedy)
 
 
-def busy(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+def host_device_busy(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     named = [(element, str(address)) for element, address in named_functions(domain)]
     for element, subject in (*named, *named_mdevs(domain)):
         if subject in host.holders:
@@ -148,7 +147,7 @@ def named_mdevs(domain: Domain) -> Iterator[tuple[Element, str]]:
             yield element, uuid.strip().lower()
 
 
-def mdevs(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+def host_mdev(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     for element, uuid in named_mdevs(domain):
         if uuid not in host.mdevs and len(uuid) == 36:
             yield Fault(element, f"this host has no mediated device {uuid}", "vfioctl vgpu create, or vgpu list")
@@ -157,7 +156,7 @@ def mdevs(domain: Domain, host: HostFacts) -> Iterator[Fault]:
 # -- where they are --------------------------------------------------------------------------------
 
 
-def node(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+def host_device_node(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     """The guest's memory is on the node of its device, and the guest knows."""
     if len(host.nodes) < 2:
         return
@@ -193,7 +192,7 @@ def _without_memory(
         yield warning(element, reason, f"an expander bus of cell {better[0]}, whose memory is on that node")
 
 
-def hole(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+def host_pci_hole(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     """The window for 64-bit BARs holds those of all devices, if the domain names its size."""
     needed = sum(function.prefetchable_64 for _, function in _present(domain, host))
     for controller in domain.controllers:
@@ -204,7 +203,7 @@ def hole(domain: Domain, host: HostFacts) -> Iterator[Fault]:
             yield warning(element, reason, "a larger power of two, with room for their alignment")
 
 
-def images(domain: Domain, host: HostFacts) -> Iterator[Fault]:
+def host_disk_image(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     """No other domain writes to an image of this one, whether it runs or not: both may run one day."""
     disks = {image: disk for disk, image in written_images(domain)}
     for image, shares in host.images.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.rules.fault import Fault, repeats, warning
+from vfioctl.domain.check.rules.rule import Fault, repeats, warning
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import address_of, is_element, is_on, is_uuid
 
@@ -19,7 +19,7 @@ _TARGETS = {
 """The types of address in the guest that each kind may have."""
 
 
-def kinds(domain: Domain) -> Iterator[Fault]:
+def hostdev_type(domain: Domain) -> Iterator[Fault]:
     for device in domain.hostdevs:
         if device.get("type") in _KINDS and device.find("source") is None:
             yield Fault(device, "the hostdev has no <source>", "say which device of the host it is")
@@ -27,7 +27,7 @@ def kinds(domain: Domain) -> Iterator[Fault]:
         yield Fault(device, "mode='capabilities' is for containers (LXC)", "mode='subsystem'")
 
 
-def sources(domain: Domain) -> Iterator[Fault]:
+def hostdev_source(domain: Domain) -> Iterator[Fault]:
     """A PCI device has a readable address of the host; that of an interface says what it is."""
     for device in domain.passed_through:
         where = device.find("source/address")
@@ -44,7 +44,7 @@ def sources(domain: Domain) -> Iterator[Fault]:
             yield Fault(where, "the address has no bus", "domain, bus, slot and function of the host's device")
 
 
-def targets(domain: Domain) -> Iterator[Fault]:
+def hostdev_address(domain: Domain) -> Iterator[Fault]:
     for hostdev in domain.hostdevs:
         allowed, where = _TARGETS.get(hostdev.get("type", "")), hostdev.find("address")
         kind = "" if where is None else where.get("type", "")
@@ -52,7 +52,7 @@ def targets(domain: Domain) -> Iterator[Fault]:
             yield Fault(where, f"a {hostdev.get('type')} device has no {kind[:40]} address", " or ".join(allowed))
 
 
-def duplicates(domain: Domain) -> Iterator[Fault]:
+def hostdev_twice(domain: Domain) -> Iterator[Fault]:
     """The same device of the host twice."""
     for device, _, other in repeats((device, _device(device)) for device in domain.devices):
         reason = f"the same device as in {domain.document.path(other)}"
@@ -76,7 +76,7 @@ def _device(element: Element) -> Hashable | None:
     return (kind, *((part.tag, *sorted(part.items())) for part in parts if part.items()))
 
 
-def drivers(domain: Domain) -> Iterator[Fault]:
+def hostdev_driver(domain: Domain) -> Iterator[Fault]:
     for device in domain.passed_through:
         driver = device.find("driver")
         name = None if driver is None else driver.get("name")
@@ -87,7 +87,7 @@ def drivers(domain: Domain) -> Iterator[Fault]:
             yield Fault(source, "QEMU has no writeFiltering", "remove it")
 
 
-def display(domain: Domain) -> Iterator[Fault]:
+def hostdev_display(domain: Domain) -> Iterator[Fault]:
     graphics = any(device.tag == "graphics" for device in domain.devices)
     ramfbs = 0
     for hostdev in (*domain.hostdevs_of("pci"), *domain.hostdevs_of("mdev")):
@@ -101,7 +101,7 @@ def display(domain: Domain) -> Iterator[Fault]:
                 yield Fault(hostdev, "ramfb='on' without display='on'", "add display='on': QEMU refuses it without")
 
 
-def scsi_only(domain: Domain) -> Iterator[Fault]:
+def hostdev_attribute(domain: Domain) -> Iterator[Fault]:
     for hostdev in domain.hostdevs:
         for name in ("rawio", "sgio"):
             if hostdev.get(name) is not None and hostdev.get("type") != "scsi":
@@ -112,7 +112,7 @@ def scsi_only(domain: Domain) -> Iterator[Fault]:
             yield Fault(hostdev, "QEMU cannot boot from a vhost SCSI device", "remove <boot>")
 
 
-def drives(domain: Domain) -> Iterator[Fault]:
+def hostdev_drive(domain: Domain) -> Iterator[Fault]:
     """SCSI devices of the host share the addresses of disks."""
     for device, _, other in repeats((device, _drive(device)) for device in domain.devices):
         if "hostdev" in (device.tag, other.tag):
@@ -133,14 +133,14 @@ def _drive(element: Element) -> tuple[str, ...] | None:
     return None
 
 
-def interfaces(domain: Domain) -> Iterator[Fault]:
+def hostdev_interface(domain: Domain) -> Iterator[Fault]:
     for device in domain.passed_through:
         backend = device.find("backend")
         if device.tag == "interface" and backend is not None and backend.get("tap") is not None:
             yield Fault(backend, "an interface of the host's own device has no tap device", "remove tap=")
 
 
-def teaming(domain: Domain) -> Iterator[Fault]:
+def hostdev_teaming(domain: Domain) -> Iterator[Fault]:
     for hostdev in domain.hostdevs:
         element = hostdev.find("teaming")
         if element is None:
@@ -149,7 +149,7 @@ def teaming(domain: Domain) -> Iterator[Fault]:
             yield Fault(element, "a PCI device teams as the transient one", "type='transient' persistent='ALIAS'")
 
 
-def roms(domain: Domain) -> Iterator[Fault]:
+def hostdev_rom(domain: Domain) -> Iterator[Fault]:
     for device in domain.devices:
         rom = device.find("rom")
         if rom is None:
@@ -164,7 +164,7 @@ def roms(domain: Domain) -> Iterator[Fault]:
             yield Fault(rom, "only PCI devices have a ROM", "remove <rom>")
 
 
-def aliases(domain: Domain) -> Iterator[Fault]:
+def alias(domain: Domain) -> Iterator[Fault]:
     named = [(alias, alias.get("name", "")) for device in domain.devices for alias in device.findall("alias")[:1]]
     for hostdev in domain.all("devices/hostdev"):
         for alias, name in named:
@@ -179,7 +179,7 @@ _MODELS = {"vfio-pci": ("pci",), "vfio-ccw": ("ccw",), "vfio-ap": ()}
 _OTHER = ("vfio-ccw", "vfio-ap")
 
 
-def mdev_models(domain: Domain) -> Iterator[Fault]:
+def mdev_model(domain: Domain) -> Iterator[Fault]:
     for hostdev in domain.hostdevs_of("mdev"):
         model = hostdev.get("model")
         if model == "vfio-pci" and hostdev.find("boot") is not None:
@@ -190,7 +190,7 @@ def mdev_models(domain: Domain) -> Iterator[Fault]:
             yield Fault(hostdev, f"model='{model}' exists on s390 only", "model='vfio-pci'")
 
 
-def mdev_uuids(domain: Domain) -> Iterator[Fault]:
+def mdev_uuid(domain: Domain) -> Iterator[Fault]:
     for hostdev in domain.hostdevs_of("mdev"):
         source = hostdev.find("source")
         where = hostdev.find("source/address")
@@ -203,7 +203,7 @@ def mdev_uuids(domain: Domain) -> Iterator[Fault]:
             yield Fault(source if where is None else where, f"'{uuid[:40]}' is no UUID", "that of vfioctl vgpu list")
 
 
-def mdev_targets(domain: Domain) -> Iterator[Fault]:
+def mdev_address(domain: Domain) -> Iterator[Fault]:
     for hostdev in domain.hostdevs_of("mdev"):
         where, allowed = hostdev.find("address"), _MODELS.get(hostdev.get("model", ""))
         if where is not None and allowed is not None and where.get("type") not in allowed:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vfioctl.domain.check.rules.fault import Fault, warning
-from vfioctl.domain.document.memory import locks_for_each
+from vfioctl.domain.check.rules.rule import Fault, warning
+from vfioctl.domain.document.needs import locks_for_each
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import is_on, number
 
@@ -14,7 +14,7 @@ _WIDTHS = (39, 48, 57)
 _INTEL_ONLY = ("intremap", "caching_mode", "eim", "iotlb", "aw_bits", "dma_translation")
 
 
-def models(domain: Domain) -> Iterator[Fault]:
+def iommu_model(domain: Domain) -> Iterator[Fault]:
     elements = domain.all("devices/iommu")
     for extra in elements[1:]:
         if extra.get("model") != "smmuv3":  # of these newer libvirts take several, each for a bus
@@ -29,7 +29,7 @@ def models(domain: Domain) -> Iterator[Fault]:
             yield Fault(element, f"{domain.machine[:40]} has no virtio IOMMU", "the machine q35, or virt on Arm")
 
 
-def addresses(domain: Domain) -> Iterator[Fault]:
+def iommu_address(domain: Domain) -> Iterator[Fault]:
     for element in domain.all("devices/iommu"):
         where = element.find("address")
         if where is None:
@@ -42,13 +42,13 @@ def addresses(domain: Domain) -> Iterator[Fault]:
             yield Fault(where, "a virtio IOMMU must be on bus 0", "bus='0x00'")
 
 
-def acpi(domain: Domain) -> Iterator[Fault]:
+def iommu_acpi(domain: Domain) -> Iterator[Fault]:
     for element in domain.all("devices/iommu"):
         if element.get("model") == "virtio" and not domain.has_feature("acpi"):
             yield Fault(element, "a virtio IOMMU needs ACPI", "<features><acpi/></features>")
 
 
-def options(domain: Domain) -> Iterator[Fault]:
+def iommu_option(domain: Domain) -> Iterator[Fault]:
     for element in domain.all("devices/iommu"):
         driver, model = element.find("driver"), element.get("model")
         if driver is None:
@@ -61,7 +61,7 @@ def options(domain: Domain) -> Iterator[Fault]:
             yield Fault(driver, f"aw_bits='{width[:40]}' is no width", "39, 48 or 57")
 
 
-def interrupts(domain: Domain) -> Iterator[Fault]:
+def iommu_interrupts(domain: Domain) -> Iterator[Fault]:
     """Interrupt remapping needs the I/O APIC in QEMU, and extended interrupt mode needs remapping."""
     ioapic = domain.one("features/ioapic")
     in_qemu = ioapic is not None and ioapic.get("driver") == "qemu"
@@ -75,7 +75,7 @@ def interrupts(domain: Domain) -> Iterator[Fault]:
         yield warning(ioapic, "the I/O APIC in QEMU makes interrupts slower, and no vIOMMU needs it", "remove it")
 
 
-def caching(domain: Domain) -> Iterator[Fault]:
+def iommu_caching(domain: Domain) -> Iterator[Fault]:
     """QEMU refuses VFIO devices behind an Intel vIOMMU that does not report changed mappings."""
     has_devices = bool(domain.passed_through or domain.hostdevs_of("mdev"))
     for element in domain.all("devices/iommu"):
@@ -89,7 +89,7 @@ def caching(domain: Domain) -> Iterator[Fault]:
             yield Fault(element, "devices of the host behind it need caching_mode='on'", remedy)
 
 
-def locked(domain: Domain) -> Iterator[Fault]:
+def iommu_locked(domain: Domain) -> Iterator[Fault]:
     """Each device behind a vIOMMU pins all memory for itself."""
     many = len(domain.passed_through)
     if many > 1 and locks_for_each(domain):
@@ -97,7 +97,7 @@ def locked(domain: Domain) -> Iterator[Fault]:
         yield warning(domain.at("devices/iommu"), reason, "no vIOMMU, or iommufd (libvirt 12.1), which counts it once")
 
 
-def hidden(domain: Domain) -> Iterator[Fault]:
+def iommu_hidden(domain: Domain) -> Iterator[Fault]:
     """A vIOMMU that libvirt does not know of: it locks too little memory for the devices behind it."""
     for element in domain.all(f"{{{_QEMU}}}commandline/{{{_QEMU}}}arg"):
         value = element.get("value", "")

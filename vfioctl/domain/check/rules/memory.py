@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.rules.fault import Fault, warning
-from vfioctl.domain.document.memory import least_hard_limit, vfio_locks
+from vfioctl.domain.check.rules.rule import Fault, warning
+from vfioctl.domain.document.needs import least_hard_limit, vfio_locks
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import cpuset, scaled, shown, size_of, text_in
 from vfioctl.units import exact_size
@@ -17,12 +17,12 @@ _ALIGNED = 1 << 20
 _X86_PAGES = (4096, 2 << 20, 1 << 30)
 
 
-def missing(domain: Domain) -> Iterator[Fault]:
+def memory_missing(domain: Domain) -> Iterator[Fault]:
     if domain.one("memory") is None and not domain.cells:
         yield Fault(domain.root, "the domain has no <memory>", "add <memory unit='GiB'>4</memory>")
 
 
-def unreadable(domain: Domain) -> Iterator[Fault]:
+def memory_size(domain: Domain) -> Iterator[Fault]:
     for path in ("memory", "currentMemory", "maxMemory", "memtune/hard_limit", "memtune/soft_limit"):
         for element in domain.all(path):
             if size_of(element) is None:
@@ -39,13 +39,13 @@ def _shown(element: Element) -> str:
     return f"'{text_in(element)[:40]}{unit[:20]}'"
 
 
-def zero(domain: Domain) -> Iterator[Fault]:
+def memory_zero(domain: Domain) -> Iterator[Fault]:
     element = domain.one("memory")
     if element is not None and domain.memory == 0 and not any(cell.memory for cell in domain.cells):
         yield Fault(element, "the domain has no memory at all", "say its size, such as <memory unit='GiB'>4</memory>")
 
 
-def too_large(domain: Domain) -> Iterator[Fault]:
+def memory_too_large(domain: Domain) -> Iterator[Fault]:
     for path in ("memory", "maxMemory"):
         element = domain.one(path)
         size = size_of(element)
@@ -53,7 +53,7 @@ def too_large(domain: Domain) -> Iterator[Fault]:
             yield Fault(element, "it is more than an x86 CPU can address (4 PiB)", "check the unit")
 
 
-def sum_of_cells(domain: Domain) -> Iterator[Fault]:
+def memory_sum(domain: Domain) -> Iterator[Fault]:
     """libvirt accepts a different sum, and uses that of the cells (and of memory devices)."""
     sizes = [cell.memory for cell in domain.cells]
     devices = [size_of(size) for size in domain.all("devices/memory/target/size")]
@@ -66,7 +66,7 @@ def sum_of_cells(domain: Domain) -> Iterator[Fault]:
         yield warning(domain.at("memory"), reason, "make them equal: libvirt uses the sum of the cells")
 
 
-def current_above(domain: Domain) -> Iterator[Fault]:
+def memory_current(domain: Domain) -> Iterator[Fault]:
     element, current = domain.one("currentMemory"), size_of(domain.one("currentMemory"))
     if element is not None and current and domain.memory and current > domain.memory + _ALIGNED and not domain.cells:
         reason = "<currentMemory> is more than <memory>"
@@ -76,14 +76,14 @@ def current_above(domain: Domain) -> Iterator[Fault]:
 # -- locking ---------------------------------------------------------------------------------------
 
 
-def locked(domain: Domain) -> Iterator[Fault]:
+def memory_locked(domain: Domain) -> Iterator[Fault]:
     element = domain.one("memoryBacking/locked")
     if element is not None and domain.one("memtune/hard_limit") is None:
         reason = "<locked/> without a hard limit: QEMU may then lock all memory of the host"
         yield warning(element, reason, "add <memtune><hard_limit>, or remove <locked/>: VFIO locks memory by itself")
 
 
-def hard_limit(domain: Domain) -> Iterator[Fault]:
+def memory_hard_limit(domain: Domain) -> Iterator[Fault]:
     """With VFIO all memory is locked, and a hard limit replaces the limit that libvirt computes."""
     element, limit = domain.one("memtune/hard_limit"), size_of(domain.one("memtune/hard_limit"))
     if element is None or limit is None or not domain.memory:
@@ -112,7 +112,7 @@ def _pages(domain: Domain) -> list[tuple[Element, int | None]]:
     return [(page, scaled(page.get("size"), page.get("unit"))) for page in pages]
 
 
-def page_size(domain: Domain) -> Iterator[Fault]:
+def hugepage_size(domain: Domain) -> Iterator[Fault]:
     for element, size in _pages(domain):
         if not size:
             yield Fault(element, "the size of the page is no size", "size='1' unit='GiB', or size='2' unit='MiB'")
@@ -122,7 +122,7 @@ def page_size(domain: Domain) -> Iterator[Fault]:
             yield Fault(element, f"no CPU has pages of {exact_size(size)}", "a size that the host has")
 
 
-def page_nodeset(domain: Domain) -> Iterator[Fault]:
+def hugepage_cell(domain: Domain) -> Iterator[Fault]:
     """The nodeset of a page names cells of the guest."""
     cells = {cell.id for cell in domain.cells}
     for element, _ in _pages(domain):
@@ -137,7 +137,7 @@ def page_nodeset(domain: Domain) -> Iterator[Fault]:
             yield Fault(element, reason, "nodeset= names NUMA cells of the guest, not nodes of the host")
 
 
-def page_sizes_clash(domain: Domain) -> Iterator[Fault]:
+def hugepage_clash(domain: Domain) -> Iterator[Fault]:
     """One size for each cell, and one for those that none names."""
     default: Element | None = None
     taken: set[int] = set()
@@ -152,7 +152,7 @@ def page_sizes_clash(domain: Domain) -> Iterator[Fault]:
         taken |= cells or set()
 
 
-def page_fit(domain: Domain) -> Iterator[Fault]:
+def hugepage_fit(domain: Domain) -> Iterator[Fault]:
     for element, size in _pages(domain):
         named = cpuset(element.get("nodeset"))
         concerned = [cell for cell in domain.cells if named is None or cell.id in named]
@@ -163,7 +163,7 @@ def page_fit(domain: Domain) -> Iterator[Fault]:
                 break
 
 
-def page_backing(domain: Domain) -> Iterator[Fault]:
+def hugepage_backing(domain: Domain) -> Iterator[Fault]:
     element = domain.one("memoryBacking/hugepages")
     if element is None:
         return

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.rules.fault import Fault, warning
+from vfioctl.domain.check.rules.rule import Fault, warning
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import is_element
 
@@ -149,7 +149,7 @@ _VALUES_SINCE: Mapping[tuple[str, str, str], tuple[int, int]] = {
 """The libvirt that knows the value of an attribute; older ones refuse it. Source: libvirt's NEWS.rst."""
 
 
-def unknown(domain: Domain) -> Iterator[Fault]:
+def name_unknown(domain: Domain) -> Iterator[Fault]:
     for path, known in _KNOWN.items():
         children, attributes = known.children.split(), known.attributes.split()
         for element in [domain.root] if path == "." else domain.all(path):
@@ -172,7 +172,7 @@ def _unknown(element: Element, shown: str, name: str, known: list[str], path: st
     return warning(element, reason, "remove it, or look for its name in libvirt's documentation")
 
 
-def too_new(domain: Domain) -> Iterator[Fault]:
+def name_too_new(domain: Domain) -> Iterator[Fault]:
     """Names that this libvirt does not know yet. Nothing is said where its version is not known."""
     if domain.version is None:
         return

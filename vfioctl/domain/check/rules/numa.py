@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.rules.fault import Fault, at_most_one, repeats, warning
+from vfioctl.domain.check.rules.rule import Fault, more_than_one, repeats, warning
 from vfioctl.domain.document.reader import Cell, Domain
 from vfioctl.domain.document.values import cpuset, number, shown
 from vfioctl.domain.model.layout import is_distance
@@ -14,7 +14,7 @@ from vfioctl.domain.model.layout import is_distance
 _MOST_CELLS = 256
 
 
-def ids(domain: Domain) -> Iterator[Fault]:
+def cell_id(domain: Domain) -> Iterator[Fault]:
     if domain.one("cpu/numa") is not None and not domain.cells:
         yield Fault(domain.at("cpu/numa"), "<numa> has no cells", "add a <cell>, or remove <numa>")
     good = [(cell.element, cell.id) for cell in domain.cells if cell.id is not None and cell.id < len(domain.cells)]
@@ -26,7 +26,7 @@ def ids(domain: Domain) -> Iterator[Fault]:
         yield Fault(element, f"two cells have the id {id_}", "give each its own")
 
 
-def cpus(domain: Domain) -> Iterator[Fault]:
+def cell_cpus(domain: Domain) -> Iterator[Fault]:
     """Each vCPU is in one cell. libvirt puts those in no cell into cell 0."""
     taken: set[int] = set()
     for cell in domain.cells[:_MOST_CELLS]:
@@ -46,7 +46,7 @@ def cpus(domain: Domain) -> Iterator[Fault]:
         yield warning(domain.at("cpu/numa"), reason, "name it in a cell: libvirt puts it into cell 0")
 
 
-def distances(domain: Domain) -> Iterator[Fault]:
+def cell_distance(domain: Domain) -> Iterator[Fault]:
     known: dict[tuple[int, int], int] = {}
     for cell in domain.cells[:_MOST_CELLS]:
         element = cell.element.find("distances")
@@ -68,7 +68,7 @@ def distances(domain: Domain) -> Iterator[Fault]:
             yield warning(domain.at("cpu/numa"), reason, "make them equal, as the hosts' firmware does")
 
 
-def interconnects(domain: Domain) -> Iterator[Fault]:
+def cell_interconnect(domain: Domain) -> Iterator[Fault]:
     """How fast cells reach each other's memory. Source: virDomainNumaDefValidate."""
     by_id = {cell.id: cell for cell in domain.cells}
     for path in ("latency", "bandwidth"):
@@ -82,7 +82,7 @@ def interconnects(domain: Domain) -> Iterator[Fault]:
                 yield Fault(element, "initiator= is a cell without vCPUs", "name one with vCPUs")
 
 
-def without_memory(domain: Domain) -> Iterator[Fault]:
+def cell_memory(domain: Domain) -> Iterator[Fault]:
     """A cell with CPUs and no memory works, but all its accesses are remote."""
     if sum(1 for cell in domain.cells if cell.memory) == 0:
         return
@@ -94,8 +94,8 @@ def without_memory(domain: Domain) -> Iterator[Fault]:
 # -- where memory is -------------------------------------------------------------------------------
 
 
-def nodesets(domain: Domain) -> Iterator[Fault]:
-    yield from at_most_one("numatune")(domain)
+def numa_nodeset(domain: Domain) -> Iterator[Fault]:
+    yield from more_than_one(domain, "numatune")
     for element in (*domain.all("numatune/memory"), *domain.all("numatune/memnode")):
         text = element.get("nodeset")
         if text is not None and not cpuset(text) and not _ignores_nodeset(element):
@@ -110,7 +110,7 @@ def _ignores_nodeset(element: Element) -> bool:
     return element.tag == "memory" and element.get("placement") == "auto"
 
 
-def placement(domain: Domain) -> Iterator[Fault]:
+def numa_placement(domain: Domain) -> Iterator[Fault]:
     element = domain.one("numatune/memory")
     if element is None:
         return
@@ -120,7 +120,7 @@ def placement(domain: Domain) -> Iterator[Fault]:
         yield Fault(element, "there is no nodeset", "nodeset= with nodes of the host, or placement='auto'")
 
 
-def memnodes(domain: Domain) -> Iterator[Fault]:
+def memnode(domain: Domain) -> Iterator[Fault]:
     elements, seen = domain.all("numatune/memnode"), set[int]()
     if elements and not domain.cells:
         yield Fault(elements[0], "a memnode, and the guest has no cells", "add <cpu><numa> with cells, or use <memory>")
@@ -148,7 +148,7 @@ def _is_automatic(domain: Domain) -> bool:
     )
 
 
-def restrictive(domain: Domain) -> Iterator[Fault]:
+def memnode_restrictive(domain: Domain) -> Iterator[Fault]:
     """`restrictive` for all or for none."""
     whole = domain.one("numatune/memory")
     mode = "" if whole is None else whole.get("mode", "strict")
@@ -160,7 +160,7 @@ def restrictive(domain: Domain) -> Iterator[Fault]:
                 yield Fault(element, reason, "restrictive for both, or for neither")
 
 
-def uncovered(domain: Domain) -> Iterator[Fault]:
+def memnode_missing(domain: Domain) -> Iterator[Fault]:
     """Cells that have no memnode while others have one."""
     named = {number(memnode.get("cellid")) for memnode in domain.all("numatune/memnode")}
     free: list[Cell] = [cell for cell in domain.cells if cell.id not in named and cell.memory]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.rules.fault import Fault, at_most_one, refused_before, repeats, warning
+from vfioctl.domain.check.rules.rule import Fault, more_than_one, refused_before, repeats, warning
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import REAL_TIME, cpuset, number, shown, text_in
 
@@ -15,7 +15,7 @@ _LEAST_SHARES, _MOST_SHARES, _ANY_SHARES = 2, 262144, (9, 1)
 _PIN = "cpuset= with CPUs of the host, such as 2-3"
 
 
-def cpusets(domain: Domain) -> Iterator[Fault]:
+def pin_cpuset(domain: Domain) -> Iterator[Fault]:
     for name in ("vcpupin", "emulatorpin", "iothreadpin"):
         for pin in domain.all(f"cputune/{name}"):
             text = pin.get("cpuset")
@@ -25,7 +25,7 @@ def cpusets(domain: Domain) -> Iterator[Fault]:
                 yield Fault(pin, f"cpuset='{text[:40]}' names no CPUs", _PIN)
 
 
-def vcpu_pins(domain: Domain) -> Iterator[Fault]:
+def pin_vcpu(domain: Domain) -> Iterator[Fault]:
     seen: set[int] = set()
     for pin in domain.all("cputune/vcpupin"):
         vcpu = number(pin.get("vcpu"))
@@ -39,7 +39,7 @@ def vcpu_pins(domain: Domain) -> Iterator[Fault]:
         seen.add(-1 if vcpu is None else vcpu)
 
 
-def partial(domain: Domain) -> Iterator[Fault]:
+def pin_partial(domain: Domain) -> Iterator[Fault]:
     pinned = {number(pin.get("vcpu")) for pin in domain.all("cputune/vcpupin")}
     if not pinned or domain.vcpus is None or domain.vcpus > 1 << 16 or domain.at("vcpu").get("cpuset"):
         return
@@ -49,10 +49,11 @@ def partial(domain: Domain) -> Iterator[Fault]:
         yield warning(domain.at("cputune"), reason, "pin every vCPU, or none")
 
 
-emulator_pins = at_most_one("cputune/emulatorpin", "cputune/emulatorsched")
+def pin_emulator(domain: Domain) -> Iterator[Fault]:
+    return more_than_one(domain, "cputune/emulatorpin", "cputune/emulatorsched")
 
 
-def iothread_pins(domain: Domain) -> Iterator[Fault]:
+def pin_iothread(domain: Domain) -> Iterator[Fault]:
     seen: set[int] = set()
     for pin in domain.all("cputune/iothreadpin"):
         thread = number(pin.get("iothread"))
@@ -63,7 +64,7 @@ def iothread_pins(domain: Domain) -> Iterator[Fault]:
         seen.add(-1 if thread is None else thread)
 
 
-def iothread_ids(domain: Domain) -> Iterator[Fault]:
+def iothread_id(domain: Domain) -> Iterator[Fault]:
     count = domain.one("iothreads")
     if count is not None and number(text_in(count)) is None:
         yield Fault(count, f"'{text_in(count)[:40]}' is no number of I/O threads", "a whole number")
@@ -73,7 +74,7 @@ def iothread_ids(domain: Domain) -> Iterator[Fault]:
         yield Fault(element, "the id of the I/O thread is missing, 0 or not unique", "id='1' and so on, each once")
 
 
-def shared_cpus(domain: Domain) -> Iterator[Fault]:
+def pin_shared(domain: Domain) -> Iterator[Fault]:
     """Two vCPUs that are pinned to the same one CPU, or the emulator on the CPU of a vCPU."""
     owners: dict[int, str] = {}
     for pin in domain.all("cputune/vcpupin"):
@@ -91,7 +92,7 @@ def shared_cpus(domain: Domain) -> Iterator[Fault]:
                 yield warning(pin, reason, "CPUs that run no vCPU, of the same node")
 
 
-def schedulers(domain: Domain) -> Iterator[Fault]:
+def scheduler(domain: Domain) -> Iterator[Fault]:
     for name, attribute in _MASKS.items():
         seen: set[int] = set()
         for element in domain.all(f"cputune/{name}"):
@@ -123,7 +124,7 @@ def _priority(element: Element) -> Iterator[Fault]:
         yield Fault(element, f"scheduler='{scheduler}' needs a priority", "priority='1' to '99'")
 
 
-def quotas(domain: Domain) -> Iterator[Fault]:
+def cpu_quota(domain: Domain) -> Iterator[Fault]:
     for name in ("period", "global_period", "emulator_period", "iothread_period"):
         for element in domain.all(f"cputune/{name}"):
             value = number(text_in(element))
@@ -137,7 +138,7 @@ def quotas(domain: Domain) -> Iterator[Fault]:
                 yield Fault(element, f"'{text[:40]}' is out of range", "1000 or more (us), or -1 for no limit")
 
 
-def shares(domain: Domain) -> Iterator[Fault]:
+def cpu_shares(domain: Domain) -> Iterator[Fault]:
     """What is allowed depends on the control groups of the host: libvirt leaves it to them since 9.1."""
     element = domain.one("cputune/shares")
     if element is None or not text_in(element):
@@ -150,7 +151,7 @@ def shares(domain: Domain) -> Iterator[Fault]:
         yield from refused_before(domain, _ANY_SHARES, element, "'1' is too little for libvirt before {}", remedy)
 
 
-def resource_groups(domain: Domain) -> Iterator[Fault]:
+def resource_group(domain: Domain) -> Iterator[Fault]:
     """The vCPUs of a <cachetune> are in no other one, and those of a <memorytune> in no other or all in the same."""
     group_of: dict[int, frozenset[int]] = {}
     for name, part in (("cachetune", "cache"), ("memorytune", "node")):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vfioctl.domain.check.rules.fault import Fault, at_most_one, warning
+from vfioctl.domain.check.rules.rule import Fault, more_than_one, warning
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import scaled, text_in
 from vfioctl.inventory.model.values import any_number
@@ -20,14 +20,14 @@ _WITH_DEVICES = {
 _TSEG_UNIT = 1 << 20
 
 
-def kinds(domain: Domain) -> Iterator[Fault]:
+def confidential_type(domain: Domain) -> Iterator[Fault]:
     for element in domain.all("launchSecurity"):
         if domain.is_x86 and element.get("type") == _S390:
             yield Fault(element, f"{_S390} exists on s390 only", "sev-snp or tdx")
-    yield from at_most_one("launchSecurity", remedy="keep one of them: libvirt reads the first")(domain)
+    yield from more_than_one(domain, "launchSecurity", remedy="keep one of them: libvirt reads the first")
 
 
-def policies(domain: Domain) -> Iterator[Fault]:
+def confidential_policy(domain: Domain) -> Iterator[Fault]:
     """SEV and SNP have a policy, and numbers are numbers."""
     for element in domain.all("launchSecurity"):
         if element.get("type") not in ("sev", "sev-snp"):
@@ -41,7 +41,7 @@ def policies(domain: Domain) -> Iterator[Fault]:
                 yield Fault(value, f"'{text_in(value)[:40]}' is no number", "decimal, or 0x hexadecimal")
 
 
-def snp(domain: Domain) -> Iterator[Fault]:
+def confidential_guest(domain: Domain) -> Iterator[Fault]:
     """What QEMU refuses with SEV-SNP and TDX."""
     element = domain.one("launchSecurity")
     if element is None or element.get("type") not in ("sev-snp", "tdx"):
@@ -61,14 +61,14 @@ def snp(domain: Domain) -> Iterator[Fault]:
         yield warning(domain.at("os/loader"), "SEV-SNP starts from firmware without pflash", remedy)
 
 
-def efi_needs_acpi(domain: Domain) -> Iterator[Fault]:
+def firmware_acpi(domain: Domain) -> Iterator[Fault]:
     loader = domain.one("os/loader")
     is_efi = domain.at("os").get("firmware") == "efi" or (loader is not None and loader.get("type") == "pflash")
     if domain.one("os") is not None and is_efi and domain.is_x86 and not domain.has_feature("acpi"):
         yield Fault(domain.at("os"), "UEFI needs ACPI", "<features><acpi/></features>")
 
 
-def tseg(domain: Domain) -> Iterator[Fault]:
+def firmware_tseg(domain: Domain) -> Iterator[Fault]:
     element = domain.one("features/smm/tseg")
     if element is None:
         return
@@ -79,7 +79,7 @@ def tseg(domain: Domain) -> Iterator[Fault]:
         yield Fault(element, "the size of TSEG is no whole number of MiB", "such as <tseg unit='MiB'>48</tseg>")
 
 
-def secure_boot(domain: Domain) -> Iterator[Fault]:
+def firmware_secure_boot(domain: Domain) -> Iterator[Fault]:
     """libvirt chooses a secure build if nothing is said; keys need Secure Boot, and it needs SMM."""
     features = {feature.get("name"): feature.get("enabled") for feature in domain.all("os/firmware/feature")}
     if features.get("enrolled-keys") == "yes" and features.get("secure-boot") == "no":

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from vfioctl.domain.check.rules.fault import Fault
+from vfioctl.domain.check.rules.rule import Fault
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import text_in
 
@@ -124,7 +124,7 @@ def unknown_words(domain: Domain, rule: str) -> Iterator[Fault]:
                 )  # libvirt takes some empty ones for none
 
 
-def texts(domain: Domain) -> Iterator[Fault]:
+def word_unknown(domain: Domain) -> Iterator[Fault]:
     for path, known in _TEXTS.items():
         first = domain.one(path)
         text = text_in(first)
@@ -132,7 +132,7 @@ def texts(domain: Domain) -> Iterator[Fault]:
             yield Fault(first, f"'{text[:40]}' is unknown", ", ".join(known.split()))
 
 
-def parts(domain: Domain) -> Iterator[Fault]:
+def part_missing(domain: Domain) -> Iterator[Fault]:
     for disk in domain.all("devices/disk"):
         target = disk.find("target")
         if target is None or target.get("dev") is None:
@@ -148,7 +148,7 @@ def parts(domain: Domain) -> Iterator[Fault]:
             yield Fault(interface, f"the interface has no <source> with {name}=", f"<source {name}='...'/>")
 
 
-def mac_addresses(domain: Domain) -> Iterator[Fault]:
+def mac_address(domain: Domain) -> Iterator[Fault]:
     for interface in domain.all("devices/interface"):
         element = interface.find("mac")
         address = None if element is None else element.get("address")

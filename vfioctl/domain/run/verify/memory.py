@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from vfioctl.domain.document.memory import pages_of
+from vfioctl.domain.document.needs import pages_of
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import cpuset, number
 from vfioctl.domain.model.verification import Area, Qemu, VerifiedFact, judged, unknown
