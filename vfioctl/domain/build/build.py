@@ -21,13 +21,13 @@ from vfioctl.domain.build.other_domains import free_without_own_usage, without_o
 from vfioctl.domain.build.placing import Placing, relevant_nodes
 from vfioctl.domain.build.reports import reported
 from vfioctl.domain.document.guest_topology import read_topology
+from vfioctl.domain.document.needs import refuse_foreign_claim
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.templates import read_template
 from vfioctl.domain.document.values import is_realtime, plugged
 from vfioctl.domain.document.xml import MARK, text_of
 from vfioctl.domain.model.layout import Choice
 from vfioctl.domain.model.libvirt import NOBODY, Others
-from vfioctl.domain.model.owner import refuse_foreign_claim
 from vfioctl.domain.model.spec import Policy, Smt
 from vfioctl.domain.probe.host import read_all_memory, read_core_kinds, read_free_memory
 from vfioctl.domain.probe.images import refuse_shared_images

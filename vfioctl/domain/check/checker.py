@@ -56,15 +56,15 @@ def judged(
     """
     document = parse(text)
     name = (document.root.findtext("name") or "").strip()
-    host = _Look(session, Domain(document), name).facts(asked.libvirt) if session else None
-    all_findings = check(document, version=version or asked.version, host=host.facts if host else None)
-    findings = (*all_findings, *asked.findings)
+    look = _Look(session, Domain(document), name) if session else None
+    host = look.facts(asked.libvirt) if look else None
+    findings = (*check(document, version=version or asked.version, host=host), *asked.findings)
     return CheckDocument(
         ok=not any(finding.severity is Severity.ERROR for finding in findings),
         domain=name or None,
         host=session is not None,
         findings=findings,
-        unknown=(*asked.unknown, *(host.unknown if host else ())),
+        unknown=(*asked.unknown, *(look.unknown if look else ())),
     )
 
 
@@ -78,20 +78,14 @@ def refuse_new_errors(before: Document, after: Document) -> None:
                 raise BadDocument(f"the domain would not work: {finding.path}: {finding.reason}", hint=finding.remedy)
 
 
-class _Seen(NamedTuple):
-    facts: HostFacts
-    unknown: tuple[str, ...]
-    """What could not be judged, and why."""
-
-
 class _Look:
-    """One look at a host, for one domain."""
+    """One look at a host, for one domain. `unknown`: what could not be judged, and why."""
 
     def __init__(self, session: Session, domain: Domain, name: str) -> None:
         self._session, self._domain, self._name = session, domain, name
-        self._unknown: list[str] = []
+        self.unknown: list[str] = []
 
-    def facts(self, libvirt: Libvirt | None) -> _Seen:
+    def facts(self, libvirt: Libvirt | None) -> HostFacts:
         from vfioctl.domain.document.other_domains import others_in
         from vfioctl.domain.probe.images import compared_images
         from vfioctl.inventory.api import InventoryApi
@@ -112,10 +106,11 @@ class _Look:
             compared = compared_images(self._session.kernel, self._domain, others.images)
             facts = replace(facts, pinned=others.cpus, images=compared.shared, unread_images=compared.unread)
         unread = set(capacity.inventory.unread).intersection(address for _, address in named_functions(self._domain))
-        self._unknown += [f"device {address}: it could not be read" for address in sorted(unread)]
+        self.unknown += [f"device {address}: it could not be read" for address in sorted(unread)]
         if needs_default_page(self._domain) and facts.huge_page is None:
-            self._unknown.append("hugepages: the host does not report the default page size")
-        return _Seen(facts, (*self._unknown, *_untold(facts)))
+            self.unknown.append("hugepages: the host does not report the default page size")
+        self.unknown += _untold(facts)
+        return facts
 
     def _capacity(self) -> Capacity:
         from vfioctl.claims.api import ClaimsApi
@@ -124,7 +119,7 @@ class _Look:
         try:
             return claims.capacity()
         except StoreDamaged as error:
-            self._unknown.append(f"claims: {error.message}")
+            self.unknown.append(f"claims: {error.message}")
             return claims.capacity(ledger=False)
 
     def _holders(self, capacity: Capacity) -> list[Holder]:
@@ -133,12 +128,8 @@ class _Look:
         from vfioctl.inventory.model.holders import HolderKind
         from vfioctl.units import Uuid
 
-        inventory = capacity.inventory
-        functions = [
-            inventory.by_address[address]
-            for _, address in named_functions(self._domain)
-            if address in inventory.by_address
-        ]
+        known = capacity.inventory.by_address
+        functions = [known[address] for _, address in named_functions(self._domain) if address in known]
         mdevs = []
         for _, text in named_mdevs(self._domain):
             try:
@@ -149,11 +140,11 @@ class _Look:
             return []
         api = InventoryApi(self._session)
         processes = api.processes()
-        looks = [api.holders_of(functions, inventory, processes)] if functions else []
+        looks = [api.holders_of(functions, capacity.inventory, processes)] if functions else []
         looks += [api.holders_of_mdevs(mdevs, processes)] if mdevs else []
         for look in looks:
             if why := look.unknown or look.hidden:
-                self._unknown.append(f"who uses the devices: {why}")
+                self.unknown.append(f"who uses the devices: {why}")
         # a vGPU on a VF is what the domain is to have
         return [holder for look in looks for holder in look.refusing if holder.kind is not HolderKind.VGPU]
 
@@ -227,17 +218,11 @@ def defined(kernel: Reader, uri: str, name: str) -> str:
 
 
 def _finding(rule: str, said: str) -> Finding:
-    is_host = _NO_VFIO in said
-    return Finding(
-        rule=rule,
-        severity=Severity.WARNING if is_host else Severity.ERROR,
-        path="/domain",
-        line=None,
-        reason=f"libvirt refuses it: {' '.join(said.split())}",
-        remedy="name='vfio' in the <driver> of each hostdev"
-        if is_host
-        else "what libvirt says; see its formatdomain page",
-    )
+    severity, remedy = Severity.ERROR, "what libvirt says; see its formatdomain page"
+    if _NO_VFIO in said:
+        severity, remedy = Severity.WARNING, "name='vfio' in the <driver> of each hostdev"
+    reason = f"libvirt refuses it: {' '.join(said.split())}"
+    return Finding(rule=rule, severity=severity, path="/domain", line=None, reason=reason, remedy=remedy)
 
 
 def _version(number: int | None) -> tuple[int, ...] | None:

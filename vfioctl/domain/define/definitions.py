@@ -11,7 +11,7 @@ from vfioctl.domain.check.checker import judged
 from vfioctl.domain.define.storage import planned_volumes, written_by
 from vfioctl.domain.document.differences import is_still
 from vfioctl.domain.document.mark import marked
-from vfioctl.domain.document.needs import needs_nothing, needs_of
+from vfioctl.domain.document.needs import is_owner, needs_nothing, needs_of, refuse_foreign_claim
 from vfioctl.domain.document.other_domains import others_in
 from vfioctl.domain.document.reader import read_domain
 from vfioctl.domain.document.xml import text_of
@@ -24,7 +24,6 @@ from vfioctl.domain.model.definition import (
     subject_of,
 )
 from vfioctl.domain.model.finding import Severity
-from vfioctl.domain.model.owner import is_owner, refuse_foreign_claim
 from vfioctl.domain.probe.domains import Domains, ask_libvirt, stop_command, unknown_domain, validate
 from vfioctl.domain.probe.images import refuse_shared_images
 from vfioctl.domain.run.claims import RunClaims

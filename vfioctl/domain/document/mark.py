@@ -39,10 +39,7 @@ def read_mark(root: Element) -> Mark:
     element = root.find(f"metadata/{MARK}")
     if element is None:
         return Mark()
-    marked_as, name = (
-        element.get(_NAME, ""),
-        root.findtext("name", ""),
-    )  # they differ in clones
+    marked_as, name = element.get(_NAME, ""), root.findtext("name", "")  # they differ in clones
     is_named = bool(name) and marked_as == name
     is_own = is_named or not marked_as
     return Mark(

@@ -1,23 +1,24 @@
-"""What a domain needs of its host: devices, CPUs and memory, and how much memory VFIO locks. Pure."""
+"""What a domain needs of its host: devices, CPUs and memory, some of it locked; and who owns its claims. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.claims.model.passthrough_devices import managed_devices_of, subject_of
 from vfioctl.domain.document.reader import Domain, read_domain
-from vfioctl.domain.document.values import cpuset, is_on, scaled
-from vfioctl.domain.model.owner import owner_of
+from vfioctl.domain.document.values import attribute, cpuset, is_on, scaled
+from vfioctl.errors import BadSpec, ClaimConflict
 from vfioctl.inventory.model.values import Subject
-from vfioctl.placement.model.claims import Hugepages
+from vfioctl.placement.model.claims import Hugepages, Owner
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-    from vfioctl.placement.model.claims import Owner
+    from vfioctl.claims.model.claim import Claim
 
 _NORMAL = 4096
 _TRANSLATING = ("intel", "amd", "smmuv3")
@@ -73,6 +74,41 @@ def needs_of(xml: str | bytes) -> Needs:
     )
 
 
+# -- the owner of its claims -----------------------------------------------------------------------
+
+
+def owner_of(name: str) -> Owner:
+    """Return the owner of a domain's claims. Raises BadSpec for a name that no owner can have."""
+    try:
+        return Owner(f"vm/{name}")
+    except BadSpec as error:
+        raise BadSpec(
+            f"domain {name!r} can hold no claim: no owner is called vm/{name[:60]}", hint=error.hint
+        ) from None
+
+
+def is_owner(name: str) -> bool:
+    """Return whether a domain of this name can hold claims."""
+    try:
+        return bool(Owner(f"vm/{name}"))
+    except BadSpec:
+        return False
+
+
+def refuse_foreign_claim(claim: Claim, name: str) -> None:
+    """Raise BadSpec for a claim that has ended, ClaimConflict for one of another owner: the domain could not start."""
+    if not claim.is_live:
+        raise BadSpec(f"claim {claim.id} is {claim.state}: it holds nothing", next_command="vfioctl claim list")
+    if claim.owner != f"vm/{name}":
+        owner = f"call the domain {claim.owner.name}, or " if claim.owner.kind == "vm" else ""
+        raise ClaimConflict(
+            f"claim {claim.id} is of {claim.owner}, and not of vm/{name}",
+            hint=f"{owner}give it the claim; vfioctl claim create --owner vm/NAME makes a new one",
+            next_command=f"vfioctl claim transfer {claim.id} --to {quote(f'vm/{name}')}",
+            facts={"claim": claim.id, "owner": str(claim.owner)},
+        )
+
+
 # -- memory ----------------------------------------------------------------------------------------
 
 
@@ -81,8 +117,7 @@ def backed(domain: Domain, default_page: int | None = None) -> Iterator[tuple[El
 
     `default_page`: the size where the document names none; None leaves such memory out.
     """
-    whole = domain.one("numatune/memory")
-    default = (cpuset(whole.get("nodeset")) or frozenset()) if whole is not None else frozenset[int]()
+    default = cpuset(attribute(domain.one("numatune/memory"), "nodeset")) or frozenset()
     pages = pages_of(domain, default_page)
     parts = {cell.id: cell.memory for cell in domain.cells if cell.memory and cell.id is not None}
     rest = frozenset(parts).difference(*(cells for _, _, cells in pages if cells))
@@ -168,5 +203,4 @@ def _has_iommufd(domain: Domain) -> bool:
     whole = domain.one("iommufd")
     if whole is not None:
         return is_on(whole.get("enabled", "yes"))
-    drivers = [device.find("driver") for device in domain.passed_through]
-    return all(driver is not None and is_on(driver.get("iommufd")) for driver in drivers)
+    return all(is_on(attribute(device.find("driver"), "iommufd")) for device in domain.passed_through)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
+from itertools import count, islice
 from typing import TYPE_CHECKING, NamedTuple
 from xml.etree.ElementTree import Element
 
@@ -17,6 +18,7 @@ from vfioctl.domain.document.values import (
     GuestAddress,
     PciController,
     address_of,
+    attribute,
     canonical_uuid,
     cpuset,
     is_element,
@@ -101,13 +103,12 @@ class Domain:
     @cached_property
     def arch(self) -> str:
         """Such as x86_64; empty if libvirt chooses it."""
-        return self.at("os/type").get("arch", "") if self.one("os/type") is not None else ""
+        return attribute(self.one("os/type"), "arch") or ""
 
     @cached_property
     def machine(self) -> str:
         """Such as pc-q35-8.2; empty if it is not known, which it is for QEMU on x86."""
-        kind = self.one("os/type")
-        name = "" if kind is None else kind.get("machine", "")
+        name = attribute(self.one("os/type"), "machine")
         return name or ("pc" if self.arch in _X86 and self.root.get("type") in ("kvm", "qemu") else "")
 
     @property
@@ -212,14 +213,11 @@ class Domain:
     @cached_property
     def iothreads(self) -> frozenset[int]:
         """The ids of the I/O threads."""
-        named = {number(thread.get("id")) for thread in self.all("iothreadids/iothread")} - {None}
-        count = min(number(text_in(self.one("iothreads"))) or 0, 1 << 12)
+        named = {number(thread.get("id")) for thread in self.all("iothreadids/iothread")}
+        most = min(number(text_in(self.one("iothreads"))) or 0, 1 << 12)
         ids = {id_ for id_ in named if id_ is not None}
-        candidate = 1
-        while len(ids) < count:
-            ids.add(candidate)
-            candidate += 1
-        return frozenset(ids)
+        unnamed = (candidate for candidate in count(1) if candidate not in ids)
+        return frozenset((*ids, *islice(unnamed, max(0, most - len(ids)))))
 
     # -- devices -----------------------------------------------------------------------------------
 
@@ -264,10 +262,9 @@ class Domain:
     @cached_property
     def controllers(self) -> tuple[PciController, ...]:
         """The PCI controllers, in the order of the document."""
+        addresses = self.address_by_device
         return tuple(
-            PciController(
-                device, number(device.get("index")), device.get("model", ""), self.address_by_device.get(id(device))
-            )
+            PciController(device, number(device.get("index")), device.get("model", ""), addresses.get(id(device)))
             for device in self.devices
             if device.tag == "controller" and device.get("type") == "pci"
         )

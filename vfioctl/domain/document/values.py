@@ -6,6 +6,7 @@ both sides of the numbers of a set (virBitmapParse).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
@@ -56,8 +57,7 @@ class PciController:
     @property
     def bus_number(self) -> int | None:
         """Of an expander bus in the guest; None if libvirt chooses it."""
-        target = self.element.find("target")
-        return None if target is None else number(target.get("busNr"))
+        return number(attribute(self.element.find("target"), "busNr"))
 
     @property
     def cell(self) -> int | None:
@@ -129,6 +129,11 @@ def scaled(text: str | None, unit: str | None, default: str = "KiB") -> int | No
     return None if value is None or factor is None else value * factor
 
 
+def attribute(element: Element | None, name: str) -> str | None:
+    """Return an attribute's value; None if it, or the element, is missing."""
+    return None if element is None else element.get(name)
+
+
 def text_in(element: Element | None) -> str:
     """Return the text of an element, without the comments inside and the white space before it."""
     if element is None:
@@ -139,6 +144,12 @@ def text_in(element: Element | None) -> str:
 def size_of(element: Element | None) -> int | None:
     """Return the size that an element has as its text, such as `<memory unit='GiB'>4</memory>`, in bytes."""
     return None if element is None else scaled(text_in(element), element.get("unit"))
+
+
+def total(sizes: Iterable[int | None]) -> int | None:
+    """Return the sum of sizes; None if one of them is not known."""
+    known = list(sizes)
+    return None if None in known else sum(filter(None, known))
 
 
 def plugged(root: Element) -> int:

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from functools import cached_property
 from itertools import chain, count
-from xml.etree.ElementTree import Comment, Element, TreeBuilder
+from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
 from vfioctl.core.frozen import value_class
+from vfioctl.domain.document.values import is_element
 from vfioctl.errors import BadDocument
 
 LONGEST, DEEPEST = 4 << 20, 100
@@ -139,7 +140,7 @@ class _Writer:
 
     def _element(self, element: Element, indent: str, known: Mapping[str, str]) -> Iterator[str]:
         """Yield the lines of an element. `known`: the namespace of each prefix."""
-        if is_comment(element):
+        if not is_element(element):
             yield f"{indent}<!--{element.text}-->\n"
             return
         start, name, scope = self._start(element, known)
@@ -156,7 +157,7 @@ class _Writer:
 
     def _inline(self, element: Element, known: Mapping[str, str]) -> Iterator[str]:
         """Yield an element as it is, with all white space: it has text among its elements, or is inside of such."""
-        if is_comment(element):
+        if not is_element(element):
             yield f"<!--{element.text}-->"
             return
         start, name, scope = self._start(element, known)
@@ -182,7 +183,7 @@ class _Writer:
             f" {names.of_attribute(key)}='{value.translate(_ATTRIBUTE)}'" for key, value in element.items()
         )
         if element is self._root and name == "domain":  # libvirt has a hypervisor's namespace there
-            for space in (_namespace(child.tag) for child in element if not is_comment(child)):
+            for space in (_namespace(child.tag) for child in element if is_element(child)):
                 names.offer(space)
         declared = "".join(
             f" xmlns{':' if prefix else ''}{prefix}='{uri.translate(_ATTRIBUTE)}'" for prefix, uri in names.new.items()
@@ -234,12 +235,6 @@ class _Names:
 
 def _is_mixed(element: Element) -> bool:
     return bool((element.text or "").strip()) or any((child.tail or "").strip() for child in element)
-
-
-def is_comment(element: Element) -> bool:
-    """Return whether it is a comment, which the tree has among the elements."""
-    tag: object = element.tag
-    return tag is Comment
 
 
 def _namespace(name: str) -> str:

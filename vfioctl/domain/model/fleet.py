@@ -56,14 +56,10 @@ class FleetSpec(Value):
         return defaults
 
     @model_validator(mode="after")
-    def _refuse_same_names(self) -> FleetSpec:
+    def _refuse_same_names_and_unclear(self) -> FleetSpec:
         names = [domain.name for domain in self.domains]
         if twice := next((name for name in names if names.count(name) > 1), ""):
             raise ValueError(f"two domains are called {twice}")
-        return self
-
-    @model_validator(mode="after")
-    def _refuse_unclear(self) -> FleetSpec:
         for domain in self.domains:
             if not domain.is_clear:
                 raise ValueError(f"domain {domain.name} needs a claim, or any of gpus, devices and vgpu")

@@ -161,8 +161,7 @@ class DomainSpec:
     name: Name
     """Name of the domain."""
     template: Annotated[
-        Name,
-        Option("Template in /etc/vfioctl/templates, or one that comes with vfioctl (compute-linux).", "TEMPLATE"),
+        Name, Option("Template in /etc/vfioctl/templates, or one that comes with vfioctl (compute-linux).", "TEMPLATE")
     ] = "compute-linux"
     claim: Annotated[
         str, Text(64), Option("Claim whose devices, CPUs and hugepages the domain gets.", "CLAIM", edits=True)
@@ -171,16 +170,10 @@ class DomainSpec:
     devices: Annotated[
         tuple[str, ...],
         Several(1024),
-        Option(
-            "Device: 41:00.0, gpu0, or the UUID of a mediated device.",
-            *("DEVICE", "--device", "-d"),
-            edits=True,
-        ),
+        Option("Device: 41:00.0, gpu0, or the UUID of a mediated device.", "DEVICE", "--device", "-d", edits=True),
     ] = ()
     vgpu: Annotated[
-        str,
-        Text(255),
-        Option("vGPU of this type that exists and is free, or K of them.", "TYPE[=K]", edits=True),
+        str, Text(255), Option("vGPU of this type that exists and is free, or K of them.", "TYPE[=K]", edits=True)
     ] = ""
     cpus: Annotated[
         int,
@@ -235,14 +228,15 @@ class DomainSpec:
     ] = field(default_factory=dict)
     roms: Annotated[
         Mapping[PciAddress, DiskPath],
-        Option("File with the ROM of a device, as of the boot display.", *("ADDRESS=PATH", "--rom"), edits=True),
+        Option("File with the ROM of a device, as of the boot display.", "ADDRESS=PATH", "--rom", edits=True),
     ] = field(default_factory=dict)
     disks: Annotated[
         tuple[DiskPath, ...],
         Several(64),
         Option(
             "Disk image or block device; replaces the template's disks, not its CD-ROMs.",
-            *("PATH", "--disk"),
+            "PATH",
+            "--disk",
             panel=DEVICES,
         ),
     ] = ()
@@ -261,11 +255,7 @@ class DomainSpec:
     networks: Annotated[
         tuple[Name, ...],
         Several(16),
-        Option(
-            "libvirt network; replaces the template's networks.",
-            *("NETWORK", "--network"),
-            panel=DEVICES,
-        ),
+        Option("libvirt network; replaces the template's networks.", "NETWORK", "--network", panel=DEVICES),
     ] = ()
     viommu: Annotated[Viommu, Option("IOMMU that the guest sees; template: that of the template.", panel=DEVICES)] = (
         Viommu.TEMPLATE

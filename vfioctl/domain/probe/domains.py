@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,7 +12,6 @@ from vfioctl.errors import BadDocument, HostError, RequestError, UnknownDomain
 
 if TYPE_CHECKING:
     from vfioctl.domain.document.reader import Domain
-    from vfioctl.domain.model.libvirt import DomainXml, Libvirt
     from vfioctl.kernel.protocol import Reader
     from vfioctl.session import Session
 
@@ -85,14 +85,12 @@ def read_libvirt(kernel: Reader, uri: str) -> Libvirt:
 
 def ask_libvirt(kernel: Reader, uri: str) -> Libvirt:
     """Return libvirt and its domains. Raises HostError, MissingLibrary if it cannot be asked."""
-    version, hypervisor, domains = kernel.ask_libvirt(uri, "facts")
-    listed = (
+    version, hypervisor, facts = kernel.ask_libvirt(uri, "facts")
+    domains = tuple(
         DomainXml(name=name, uuid=uuid, is_active=is_active, is_defined=is_defined, live=live, defined=defined)
-        for name, uuid, is_active, is_defined, live, defined in domains
+        for name, uuid, is_active, is_defined, live, defined in sorted(facts, key=itemgetter(0))
     )
-    return Libvirt(
-        uri=uri, version=version, hypervisor=hypervisor, domains=tuple(sorted(listed, key=lambda domain: domain.name))
-    )
+    return Libvirt(uri=uri, version=version, hypervisor=hypervisor, domains=domains)
 
 
 def validate(kernel: Reader, uri: str, xml: str) -> str:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.model.claim import LABEL, Claim, ClaimState
+from vfioctl.domain.document.needs import is_owner
 from vfioctl.domain.model.libvirt import known_as
-from vfioctl.domain.model.owner import is_owner
 from vfioctl.errors import Busy, ClaimConflict, VerifyError, VfioctlError
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.model.claims import Hugepages

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vfioctl.claims.model.claim import LABEL
-from vfioctl.domain.document.needs import Needs, needs_of
+from vfioctl.domain.document.needs import Needs, is_owner, needs_of
 from vfioctl.domain.model.libvirt import URI
-from vfioctl.domain.model.owner import is_owner
 from vfioctl.domain.run.claims import RunClaims
 from vfioctl.errors import BadDocument, BadSpec, ClaimConflict, Foreign
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from xml.etree.ElementTree import Element
 
 from vfioctl.domain.check.rules.controllers import PLUGS_INTO, ROOTS
-from vfioctl.domain.check.rules.rule import Fault, repeats
+from vfioctl.domain.check.rules.rule import Fault, repeats, with_child
 from vfioctl.domain.document.reader import Domain
-from vfioctl.domain.document.values import GuestAddress, PciController
+from vfioctl.domain.document.values import GuestAddress, PciController, attribute
 from vfioctl.inventory.model.values import any_number
 
 _MOST = {"domain": 0xFFFF_FFFF, "bus": 0xFF, "slot": 0x1F, "function": 7}
@@ -33,10 +33,8 @@ def address_range(domain: Domain) -> Iterator[Fault]:
     for device in domain.devices:
         for element in device.iter("address"):
             parts = [name for name in _MOST if name in element.attrib]
-            is_pci = element.get("type") == "pci" or (
-                device.tag in ("hostdev", "interface") and "slot" in element.attrib
-            )
-            for name in parts if is_pci else ():
+            is_of_host = device.tag in ("hostdev", "interface") and "slot" in element.attrib
+            for name in parts if is_of_host or element.get("type") == "pci" else ():
                 text = element.get(name)
                 value = any_number(text)
                 if value is None or value > _MOST[name]:
@@ -63,8 +61,7 @@ def address_place(domain: Domain) -> Iterator[Fault]:
     """A device is plugged into a controller that takes devices."""
     for element, address in domain.placed:
         model = domain.model_of_bus.get(address.bus, "")
-        is_bridge = element.tag == "controller" and element.get("type") == "pci"
-        if model in _NO_DEVICES and not is_bridge:
+        if model in _NO_DEVICES and not _is_port(element):
             yield Fault(element, f"the device is plugged straight into a {model}", f"put {_NO_DEVICES[model]} first")
 
 
@@ -81,9 +78,10 @@ def address_built_in(domain: Domain) -> Iterator[Fault]:
 
 def address_multifunction(domain: Domain) -> Iterator[Fault]:
     """Of several functions in a slot, function 0 must say so, or QEMU does not start."""
+    taken = _Q35_BUILT_IN if domain.is_q35 else _PC_BUILT_IN if domain.is_i440fx else None
     by_slot: dict[GuestAddress, list[tuple[int, Element]]] = {}
     for element, address in domain.placed:
-        if not _is_built_in_slot(domain, address):
+        if address.bus or address.slot != taken:
             by_slot.setdefault(address._replace(function=0), []).append((address.function, element))
     for slot, functions in by_slot.items():
         first = next((element for function, element in functions if function == 0), None)
@@ -93,23 +91,13 @@ def address_multifunction(domain: Domain) -> Iterator[Fault]:
         if first is None and domain.is_x86_or_arm:
             reason = f"nothing is function 0 of slot {slot}: the guest does not look at the others"
             yield Fault(others[0], reason, "give a device of this slot function='0x0'")
-        elif first is not None and not _says_so(first) and not _is_port(first):
+        elif first is not None and attribute(first.find("address"), "multifunction") != "on" and not _is_port(first):
             remedy = "multifunction='on' in the <address> of function 0"
             yield Fault(first, f"slot {slot} has more functions than this one, which does not say so", remedy)
 
 
-def _is_built_in_slot(domain: Domain, address: GuestAddress) -> bool:
-    taken = _Q35_BUILT_IN if domain.is_q35 else _PC_BUILT_IN if domain.is_i440fx else None
-    return address.bus == 0 and address.slot == taken
-
-
-def _says_so(element: Element) -> bool:
-    address = element.find("address")
-    return address is not None and address.get("multifunction") == "on"
-
-
 def _is_port(element: Element) -> bool:
-    """libvirt says so itself for the controllers that it puts into one slot."""
+    """Whether it takes other devices: for those that libvirt puts into one slot, it says multifunction itself."""
     return element.tag == "controller" and element.get("type") == "pci"
 
 
@@ -121,9 +109,8 @@ def address_domain(domain: Domain) -> Iterator[Fault]:
 
 
 def address_zpci(domain: Domain) -> Iterator[Fault]:
-    for device in domain.devices:
-        element = device.find("address/zpci")
-        if element is not None and domain.is_x86:
+    for _, element in with_child(domain.devices, "address/zpci"):
+        if domain.is_x86:
             yield Fault(element, "zPCI exists on s390 only", "remove <zpci>")
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.rules.rule import Fault, repeats, warning
+from vfioctl.domain.check.rules.rule import Fault, repeats, warning, with_child
 from vfioctl.domain.document.architecture import end_of_hole
 from vfioctl.domain.document.reader import Domain
-from vfioctl.domain.document.values import PciController, number, scaled, size_of, text_in
+from vfioctl.domain.document.values import PciController, attribute, number, size_of, text_in
 from vfioctl.inventory.model.values import any_number
 from vfioctl.units import exact_size
 
@@ -53,37 +54,27 @@ def controller_index(domain: Domain) -> Iterator[Fault]:
 
 def controller_model(domain: Domain) -> Iterator[Fault]:
     for controller in domain.controllers:
-        name = controller.element.find("model")
-        allowed = _MODEL_NAMES.get(controller.model)
-        model_name = None if name is None else name.get("name")
-        if controller.model and controller.model not in (*ROOTS, *PLUGS_INTO):
-            yield Fault(
-                controller.element, f"there is no PCI controller model '{controller.model[:40]}'", "check its spelling"
-            )
-        elif allowed and model_name is not None and model_name not in allowed:
-            yield Fault(
-                controller.element,
-                f"a {controller.model} is no {model_name[:40]}",
-                f"<model name='{allowed[-1]}'/>, or leave it",
-            )
+        element, model = controller.element, controller.model
+        allowed, name = _MODEL_NAMES.get(model), attribute(element.find("model"), "name")
+        if model and model not in (*ROOTS, *PLUGS_INTO):
+            yield Fault(element, f"there is no PCI controller model '{model[:40]}'", "check its spelling")
+        elif allowed and name is not None and name not in allowed:
+            yield Fault(element, f"a {model} is no {name[:40]}", f"<model name='{allowed[-1]}'/>, or leave it")
 
 
 def controller_root(domain: Domain) -> Iterator[Fault]:
     wanted = "pcie-root" if domain.is_q35 or domain.is_arm_virt else "pci-root" if domain.is_i440fx else ""
     for controller in domain.controllers:
-        if controller.model in ROOTS:
+        element, model = controller.element, controller.model
+        if model in ROOTS:
             if controller.index not in (None, 0) and domain.is_x86_or_arm:
-                yield Fault(controller.element, f"a {controller.model} has the index {controller.index}", "index='0'")
-            if controller.element.find("address") is not None and not _is_pseries(domain):
-                yield Fault(controller.element, f"a {controller.model} has no address", "remove its <address>")
-            if wanted and controller.model != wanted:
-                yield Fault(
-                    controller.element, f"the machine {domain.machine[:40]} has a {wanted}", f"model='{wanted}'"
-                )
-        elif controller.index == 0 and controller.model:
-            yield Fault(
-                controller.element, f"index 0 is that of the root, not of a {controller.model[:40]}", "another index"
-            )
+                yield Fault(element, f"a {model} has the index {controller.index}", "index='0'")
+            if element.find("address") is not None and not _is_pseries(domain):
+                yield Fault(element, f"a {model} has no address", "remove its <address>")
+            if wanted and model != wanted:
+                yield Fault(element, f"the machine {domain.machine[:40]} has a {wanted}", f"model='{wanted}'")
+        elif controller.index == 0 and model:
+            yield Fault(element, f"index 0 is that of the root, not of a {model[:40]}", "another index")
 
 
 def _is_pseries(domain: Domain) -> bool:
@@ -91,13 +82,12 @@ def _is_pseries(domain: Domain) -> bool:
 
 
 def controller_target(domain: Domain) -> Iterator[Fault]:
-    for controller in domain.controllers:
-        target = controller.element.find("target")
+    for element, target in with_child((controller.element for controller in domain.controllers), "target"):
         for name, (least, most) in _TARGETS.items():
-            text = None if target is None else target.get(name)
-            value = number(text.removeprefix("0x")) if text and not text.startswith("0x") else _hexadecimal(text)
+            text = target.get(name)
+            value = number(text) if text and not text.startswith("0x") else _hexadecimal(text)
             if text is not None and (value is None or not least <= value <= most):
-                yield Fault(controller.element, f"{name}='{text[:40]}' is out of range", f"{least} to {most}")
+                yield Fault(element, f"{name}='{text[:40]}' is out of range", f"{least} to {most}")
 
 
 def controller_chassis(domain: Domain) -> Iterator[Fault]:
@@ -109,8 +99,7 @@ def controller_chassis(domain: Domain) -> Iterator[Fault]:
 
 
 def _chassis(port: PciController) -> int | None:
-    target = port.element.find("target")
-    text = None if target is None else target.get("chassis")
+    text = attribute(port.element.find("target"), "chassis")
     return port.index if text is None else any_number(text)
 
 
@@ -139,35 +128,25 @@ def expander_bus(domain: Domain) -> Iterator[Fault]:
     """Expander buses need the right machine, and a NUMA cell that the guest has."""
     cells = {cell.id for cell in domain.cells}
     for controller in domain.controllers:
-        is_pcie = controller.model == "pcie-expander-bus"
-        if is_pcie and domain.machine and not (domain.is_q35 or domain.is_arm_virt):
-            yield Fault(
-                controller.element, f"{domain.machine[:40]} has no pcie-expander-bus", "the machine q35, or virt on Arm"
-            )
+        element, has_no = controller.element, f"{domain.machine[:40]} has no {controller.model}"
+        if controller.model == "pcie-expander-bus" and domain.machine and not (domain.is_q35 or domain.is_arm_virt):
+            yield Fault(element, has_no, "the machine q35, or virt on Arm")
         if controller.model == "pci-expander-bus" and domain.machine and not domain.is_i440fx:
-            yield Fault(
-                controller.element, f"{domain.machine[:40]} has no pci-expander-bus", "pcie-expander-bus on q35"
-            )
-        node = controller.element.find("target/node")
+            yield Fault(element, has_no, "pcie-expander-bus on q35")
+        node = element.find("target/node")
         if node is None:
             if controller.is_expander and len(cells) > 1:
                 remedy = "<target><node>0</node></target>"
-                yield warning(controller.element, "the guest sees no NUMA node for the devices below it", remedy)
-            continue
-        value = number(text_in(node))
-        if not controller.is_expander and not _is_pseries(domain):
+                yield warning(element, "the guest sees no NUMA node for the devices below it", remedy)
+        elif not controller.is_expander and not _is_pseries(domain):
             yield Fault(node, "only an expander bus has a node", "remove it")
-        elif value not in cells:
-            text = text_in(node)[:40]
-            yield Fault(node, f"the guest has no cell {text}", "the id of a NUMA cell of the guest")
+        elif controller.cell not in cells:
+            yield Fault(node, f"the guest has no cell {text_in(node)[:40]}", "the id of a NUMA cell of the guest")
 
 
 def pci_hole(domain: Domain) -> Iterator[Fault]:
-    for controller in domain.controllers:
-        element = controller.element.find("pcihole64")
-        if element is None:
-            continue
-        size = scaled(text_in(element), element.get("unit"))
+    for controller, element in holes_of(domain):
+        size = size_of(element)
         if size is None:
             yield Fault(element, f"'{text_in(element)[:40]}' is no size", "a number, with unit='GiB'")
         if controller.model == "pci-root" and domain.machine and not domain.is_i440fx:
@@ -179,9 +158,15 @@ def pci_hole(domain: Domain) -> Iterator[Fault]:
         elif size is not None and size >= 1 << 52:
             yield Fault(element, "it is more than an x86 CPU can address", "check the unit: it is KiB if none is given")
     width = domain.one("cpu/maxphysaddr")
-    bits = None if width is None else number(width.get("bits") or width.get("limit"))
-    if bits is not None:
+    if width is not None and (bits := number(width.get("bits") or width.get("limit"))) is not None:
         yield from beyond(domain, bits, "the guest's CPU has")
+
+
+def holes_of(domain: Domain) -> Iterator[tuple[PciController, Element]]:
+    """Yield the controllers of which the document names the size of the 64-bit hole, and the element that names it."""
+    for controller in domain.controllers:
+        if (element := controller.element.find("pcihole64")) is not None:
+            yield controller, element
 
 
 def beyond(domain: Domain, bits: int, who: str) -> Iterator[Fault]:
@@ -190,12 +175,9 @@ def beyond(domain: Domain, bits: int, who: str) -> Iterator[Fault]:
     QEMU does not start then, from 7.1 on. `who`: the CPU, in words.
     """
     most = max(domain.memory or 0, size_of(domain.one("maxMemory")) or 0)
-    for controller in domain.controllers:
-        element = controller.element.find("pcihole64")
+    for _, element in holes_of(domain) if domain.is_q35 else ():
         size = size_of(element)
-        if element is None or size is None or size >= 1 << 52 or not domain.is_q35:
-            continue
-        needed = (end_of_hole(most, size) - 1).bit_length()
+        needed = (end_of_hole(most, size) - 1).bit_length() if size is not None and size < 1 << 52 else 0
         if needed > bits:
             reason = f"above {exact_size(most)} of memory it needs {needed} address bits, and {who} {bits}"
             yield Fault(element, reason, "a smaller hole, for fewer devices, or less memory: QEMU does not start")
@@ -203,17 +185,13 @@ def beyond(domain: Domain, bits: int, who: str) -> Iterator[Fault]:
 
 def controller_room(domain: Domain) -> Iterator[Fault]:
     """Root ports that have to be on pcie-root and find no function there."""
-    ports: list[PciController] = [
-        controller
+    ports = [
+        controller.element
         for controller in domain.controllers
-        if controller.model == "pcie-root-port" and (not controller.address or _on_root(controller))
+        if controller.model == "pcie-root-port" and (controller.address is None or controller.address.bus == 0)
     ]
     slots = {address.slot for element, address in domain.placed if address.bus == 0 and element.tag != "controller"}
     room = _ROOT_FUNCTIONS - 8 * len(slots)
     if domain.is_q35 and len(ports) > room:
         reason = f"{len(ports)} root ports, and pcie-root has room for {room}"
-        yield Fault(ports[room].element, reason, "put some below a pcie-expander-bus or a switch")
-
-
-def _on_root(controller: PciController) -> bool:
-    return controller.address is not None and controller.address.bus == 0
+        yield Fault(ports[room], reason, "put some below a pcie-expander-bus or a switch")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from vfioctl.domain.check.rules.rule import Fault, refused_before, repeats
 from vfioctl.domain.document.architecture import ONLY_X86, SETTINGS_ONLY_X86
 from vfioctl.domain.document.reader import Domain
-from vfioctl.domain.document.values import cpuset, is_on, number, text_in
+from vfioctl.domain.document.values import attribute, cpuset, is_on, number, text_in
 
 _WITHOUT_EIM, _ADDS_EIM, _ADDS_XTSUP = 255, (10, 10), (12, 2)
 """The most vCPUs without extended interrupt mode. The libvirt that adds a vIOMMU with it, or turns it on; and the one
@@ -57,7 +57,7 @@ def cpu_model(domain: Domain) -> Iterator[Fault]:
 
 def vcpu_cpuset(domain: Domain) -> Iterator[Fault]:
     element = domain.one("vcpu")
-    text = None if element is None else element.get("cpuset")
+    text = attribute(element, "cpuset")
     if element is not None and text is not None and not cpuset(text) and element.get("placement") != "auto":
         yield Fault(element, f"cpuset='{text[:40]}' names no CPUs", "such as 0-3,8")
 
@@ -132,15 +132,14 @@ def cpu_address_bits(domain: Domain) -> Iterator[Fault]:
 
 
 def cpu_emulated(domain: Domain) -> Iterator[Fault]:
-    element = domain.one("cpu")
-    if element is not None and element.get("mode") == "host-passthrough" and domain.root.get("type") == "qemu":
-        yield Fault(element, "host-passthrough needs KVM, and the domain's type is qemu", "<domain type='kvm'>")
+    if domain.root.get("type") == "qemu" and attribute(domain.one("cpu"), "mode") == "host-passthrough":
+        yield Fault(
+            domain.at("cpu"), "host-passthrough needs KVM, and the domain's type is qemu", "<domain type='kvm'>"
+        )
 
 
 def cpu_architecture(domain: Domain) -> Iterator[Fault]:
-    if not domain.arch or domain.is_x86:
-        return
-    for path in (*ONLY_X86, *SETTINGS_ONLY_X86):
+    for path in (*ONLY_X86, *SETTINGS_ONLY_X86) if domain.arch and not domain.is_x86 else ():
         for element in domain.all(path):
             yield Fault(element, f"{domain.arch[:40]} has no <{element.tag}>", "remove it: only x86 has it")
 

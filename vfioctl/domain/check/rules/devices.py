@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.rules.rule import Fault, refused_before, repeats, warning
+from vfioctl.domain.check.rules.rule import Fault, refused_before, repeats, warning, with_child
 from vfioctl.domain.document.other_domains import written_images
 from vfioctl.domain.document.reader import Domain
-from vfioctl.domain.document.values import number
+from vfioctl.domain.document.values import attribute, number
 
 _USB = (
     "controller[@type='usb']",
@@ -43,8 +43,7 @@ def tpm(domain: Domain) -> Iterator[Fault]:
     """One, and on POWER one that is a proxy beside it. The CRB interface is of TPM 2.0."""
     elements = domain.all("devices/tpm")
     for device in elements:
-        backend = device.find("backend")
-        if device.get("model") == "tpm-crb" and backend is not None and backend.get("version") == "1.2":
+        if device.get("model") == "tpm-crb" and attribute(device.find("backend"), "version") == "1.2":
             yield Fault(device, "tpm-crb has no TPM 1.2", "version='2.0', or the model tpm-tis")
     for is_proxy in (True, False):
         for extra in [device for device in elements if (device.get("model") == "spapr-tpm-proxy") is is_proxy][1:]:
@@ -112,10 +111,8 @@ def shared_memory(domain: Domain) -> Iterator[Fault]:
     cells = [cell.element.get("memAccess", access) for cell in domain.cells] or [access]
     if all(cell == "shared" for cell in cells):
         return
-    for path, what in (
-        ("filesystem/driver[@type='virtiofs']", "virtiofs"),
-        ("disk[@type='vhostuser']", "a vhostuser disk"),
-    ):
+    served = (("filesystem/driver[@type='virtiofs']", "virtiofs"), ("disk[@type='vhostuser']", "a vhostuser disk"))
+    for path, what in served:
         for element in domain.all(f"devices/{path}"):
             remedy = "<memoryBacking><access mode='shared'/>, and no memAccess='private' of a cell"
             yield Fault(element, f"{what} needs memory that QEMU shares", remedy)
@@ -151,8 +148,7 @@ def disk_iothread(domain: Domain) -> Iterator[Fault]:
 def disk_cache(domain: Domain) -> Iterator[Fault]:
     """Linux AIO needs an image that the host does not cache, and cache= says so: its default is QEMU's."""
     for disk, mode in _attributes(domain, "driver", "io"):
-        driver = disk.find("driver")
-        cache = None if driver is None else driver.get("cache")
+        cache = attribute(disk.find("driver"), "cache")
         if mode == "native" and cache not in _UNCACHED:
             shown = f"cache='{cache[:40]}'" if cache else "no cache="
             yield Fault(disk, f"io='native' with {shown}", "cache='none' or cache='directsync', or another io=")
@@ -167,8 +163,6 @@ def disk_image(domain: Domain) -> Iterator[Fault]:
 
 def _attributes(domain: Domain, child: str, name: str) -> Iterator[tuple[Element, str]]:
     """The disks of which a child has this attribute, and its value."""
-    for disk in domain.all("devices/disk"):
-        element = disk.find(child)
-        value = None if element is None else element.get(name)
-        if value:
+    for disk, element in with_child(domain.all("devices/disk"), child):
+        if value := element.get(name):
             yield disk, value

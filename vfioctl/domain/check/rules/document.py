@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.rules.rule import Fault, more_than_one, refused_before, repeats, warning
+from vfioctl.domain.check.rules.rule import Fault, more_than_one, refused_before, repeats, warning, with_child
 from vfioctl.domain.document.reader import Domain
-from vfioctl.domain.document.values import count_of, is_uuid, number, size_of, text_in
+from vfioctl.domain.document.values import attribute, count_of, is_uuid, number, size_of, text_in, total
 from vfioctl.units import exact_size
 
 _QEMU = ("kvm", "qemu")
@@ -65,22 +65,19 @@ def domain_uuid(domain: Domain) -> Iterator[Fault]:
 
 def domain_type(domain: Domain) -> Iterator[Fault]:
     value = domain.root.get("type")
-    if value in _QEMU:
-        return
     if value in _ELSEWHERE:
         yield Fault(domain.root, f"type='{value}' is not for Linux hosts", "type='kvm'")
     elif value in _OTHER:
         yield warning(domain.root, f"type='{value}': only domains of QEMU are judged", "type='kvm' for QEMU with KVM")
-    else:
+    elif value not in _QEMU:
         yield Fault(domain.root, f"type='{(value or '')[:40]}' of the domain is unknown", "type='kvm'")
 
 
 def domain_machine(domain: Domain) -> Iterator[Fault]:
     element = domain.one("os/type")
     if element is None and domain.root.get("type") in _QEMU:
-        yield Fault(
-            domain.at("os"), "the domain has no <os> with a <type>", "<type arch='x86_64' machine='q35'>hvm</type>"
-        )
+        remedy = "<type arch='x86_64' machine='q35'>hvm</type>"
+        yield Fault(domain.at("os"), "the domain has no <os> with a <type>", remedy)
     elif element is not None and not element.get("machine") and domain.passed_through:
         remedy = "machine='q35'"
         yield warning(element, "no machine is named: libvirt chooses i440fx on x86, which has no PCI Express", remedy)
@@ -94,12 +91,11 @@ def domain_part_twice(domain: Domain) -> Iterator[Fault]:
 
 def memory_maximum(domain: Domain) -> Iterator[Fault]:
     """The most memory that can be plugged in. Its slots are optional since libvirt 9.5."""
-    element, most, memory = domain.one("maxMemory"), size_of(domain.one("maxMemory")), domain.memory
+    element, most = domain.one("maxMemory"), size_of(domain.one("maxMemory"))
     if element is None:
         return
-    sizes = [cell.memory for cell in domain.cells]
-    known = [size for size in sizes if size is not None]
-    memory = sum(known) if known and len(known) == len(sizes) else memory
+    memory = total(cell.memory for cell in domain.cells) if domain.cells else None
+    memory = domain.memory if memory is None else memory
     if most is not None and memory is not None and most < memory:
         reason = f"<maxMemory> is {exact_size(most)}, less than the {exact_size(memory)} that there are"
         yield Fault(element, reason, "at least as much as <memory>")
@@ -112,7 +108,7 @@ def memory_maximum(domain: Domain) -> Iterator[Fault]:
 
 def boot_order(domain: Domain) -> Iterator[Fault]:
     """The place of each device among those that the guest boots from."""
-    boots = [boot for device in domain.devices if (boot := device.find("boot")) is not None]
+    boots = [boot for _, boot in with_child(domain.devices, "boot")]
     for element in boots:
         if not number(element.get("order")):
             text = (element.get("order") or "")[:40]
@@ -130,13 +126,11 @@ def memory_device(domain: Domain) -> Iterator[Fault]:
     if (domain.one("maxMemory") is not None) and domain.is_x86 and not domain.cells:
         yield Fault(domain.at("maxMemory"), "<maxMemory> without NUMA cells", "add <cpu><numa> with a cell")
     if elements and domain.one("maxMemory") is None:
-        yield Fault(
-            elements[0], "memory devices without <maxMemory>", "<maxMemory slots='16'>: the most that it may have"
-        )
-    for element in elements:
-        node = element.find("target/node")
-        value = None if node is None else number(text_in(node))
-        if node is not None and (value is None or value >= len(domain.cells)):
+        remedy = "<maxMemory slots='16'>: the most that it may have"
+        yield Fault(elements[0], "memory devices without <maxMemory>", remedy)
+    for _, node in with_child(elements, "target/node"):
+        value = number(text_in(node))
+        if value is None or value >= len(domain.cells):
             yield Fault(node, f"the guest has no cell {text_in(node)[:40]}", "the id of a NUMA cell")
 
 
@@ -146,16 +140,14 @@ def memory_device_address(domain: Domain) -> Iterator[Fault]:
         where = module.find("target/address")
         if where is None:
             where = module.find("address")
-        base = _place(None if where is None else where.get("base"))
-        size = _mapped(module)
+        base, size = _place(attribute(where, "base")), _mapped(module)
         if base is not None and size:
             placed.append((base, base + size, module))
     placed.sort(key=lambda address: address[:2])
     for (_, end, _), (start, _, element) in pairwise(placed):
         if start < end:
-            yield Fault(
-                element, f"its address {start:#x} is inside another memory device", "leave addresses to libvirt"
-            )
+            reason = f"its address {start:#x} is inside another memory device"
+            yield Fault(element, reason, "leave addresses to libvirt")
 
 
 def _mapped(element: Element) -> int:

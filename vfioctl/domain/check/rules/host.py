@@ -9,7 +9,7 @@ from vfioctl.domain.check.rules.controllers import beyond
 from vfioctl.domain.check.rules.rule import Fault, HostFacts, is_own, warning
 from vfioctl.domain.document.needs import backed
 from vfioctl.domain.document.reader import Domain
-from vfioctl.domain.document.values import cpuset, number, shown
+from vfioctl.domain.document.values import attribute, cpuset, number, shown, total
 from vfioctl.units import exact_size
 
 _PINS = ("cputune/vcpupin", "cputune/emulatorpin", "cputune/iothreadpin", "vcpu")
@@ -98,13 +98,12 @@ def host_cpu_threads(domain: Domain, host: HostFacts) -> Iterator[Fault]:
 
 def _threads(domain: Domain) -> int:
     """The threads of a core of the guest."""
-    element = domain.one("cpu/topology")
-    return 1 if element is None else number(element.get("threads")) or 1
+    return number(attribute(domain.one("cpu/topology"), "threads")) or 1
 
 
 def _cores(pin: Element | None, host: HostFacts) -> set[tuple[int, ...]]:
     """The cores that a vCPU is pinned to; none if it is not pinned, or one of them is not known."""
-    cpus = (cpuset(pin.get("cpuset")) if pin is not None else None) or frozenset()
+    cpus = cpuset(attribute(pin, "cpuset")) or frozenset()
     core_of = host.capacity.topology.core_of
     return {core_of[cpu].cpus for cpu in cpus} if cpus <= core_of.keys() else set()
 
@@ -131,7 +130,7 @@ def host_architecture(domain: Domain, host: HostFacts) -> Iterator[Fault]:
 
 def host_address_bits(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     element, most = domain.one("cpu/maxphysaddr"), host.processor.address_bits
-    bits = None if element is None else number(element.get("bits"))
+    bits = number(attribute(element, "bits"))
     if element is not None and bits is not None and most is not None and bits > most:
         yield Fault(element, f"{bits} bits of addresses, and this CPU has {most}", f"bits='{most}' or less")
     if bits is None and most is not None and (element is not None or domain.at("cpu").get("mode") in _BARE):
@@ -179,10 +178,9 @@ def _strict(domain: Domain) -> Iterator[tuple[Element, int]]:
 
 
 def _fits(element: Element, host: HostFacts, named: frozenset[int], needed: int) -> Iterator[Fault]:
-    sizes = [host.nodes[node] for node in named]
-    known = [size for size in sizes if size is not None]
-    if len(known) == len(sizes) and needed > sum(known) and named:
-        reason = f"{exact_size(needed)}, and node {shown(named)} has {exact_size(sum(known))}"
+    size = total(host.nodes[node] for node in named)
+    if size is not None and needed > size and named:
+        reason = f"{exact_size(needed)}, and node {shown(named)} has {exact_size(size)}"
         yield Fault(element, reason, "less memory, or more nodes")
 
 
@@ -201,19 +199,15 @@ def host_hugepages(domain: Domain, host: HostFacts) -> Iterator[Fault]:
 def _enough(element: Element, host: HostFacts, size: int, named: frozenset[int], pages: int) -> Iterator[Fault]:
     pools = [pool for pool in host.capacity.hugepages if pool.size == size and (pool.node in named or not named)]
     place = f"node {shown(named)}" if named else "this host"
-    total, free = sum(pool.total for pool in pools), sum(pool.free for pool in pools)
+    there, free = sum(pool.total for pool in pools), sum(pool.free for pool in pools)
     claimed = sum(host.capacity.taken.hugepages.get((pool.node, size), 0) for pool in pools)
-    words = exact_size(size)
-    if total < pages:
-        reason = f"{pages} pages of {words} are needed, and {place} has {total}"
-        yield Fault(element, reason, _reserve(size, named, pages))
+    needed = f"{pages} pages of {exact_size(size)} are needed"
+    if there < pages:
+        yield Fault(element, f"{needed}, and {place} has {there}", _reserve(size, named, pages))
     elif not host.runs and free < pages:
-        yield Fault(
-            element, f"{pages} pages of {words} are needed, and {free} are free on {place}", "free some, or wait"
-        )
-    elif not host.runs and total - claimed < pages:
-        reason = f"{pages} pages of {words} are needed, and claims have {claimed} of {total} on {place}"
-        yield warning(element, reason, "pages that no claim has")
+        yield Fault(element, f"{needed}, and {free} are free on {place}", "free some, or wait")
+    elif not host.runs and there - claimed < pages:
+        yield warning(element, f"{needed}, and claims have {claimed} of {there} on {place}", "pages that no claim has")
 
 
 def _reserve(size: int, named: frozenset[int], pages: int) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from xml.etree.ElementTree import Element
 
+from vfioctl.domain.check.rules.controllers import holes_of
 from vfioctl.domain.check.rules.rule import Fault, HostFacts, is_ours, is_own, warning
 from vfioctl.domain.document.other_domains import written_images
 from vfioctl.domain.document.reader import Domain
-from vfioctl.domain.document.values import address_of, cpuset, scaled, shown, text_in
+from vfioctl.domain.document.values import address_of, attribute, cpuset, shown, size_of
 from vfioctl.errors import BadAddress, some_of
 from vfioctl.inventory.model.functions import MANAGED_DMA_DRIVERS, Function
 from vfioctl.inventory.model.preconditions import command_for, why_no_vgpu
@@ -50,10 +52,9 @@ def host_device(domain: Domain, host: HostFacts) -> Iterator[Fault]:
 
 def host_iommu(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     iommu = host.capacity.inventory.iommu
-    for element, _ in _present(domain, host):
+    for element, _ in islice(_present(domain, host), 1):
         if not iommu.translating:
             yield Fault(element, f"the IOMMU is off: {iommu.reason or 'VFIO needs it'}", "turn it on, and restart")
-            return
 
 
 def host_driver(domain: Domain, host: HostFacts) -> Iterator[Fault]:
@@ -91,11 +92,9 @@ def host_group(domain: Domain, host: HostFacts) -> Iterator[Fault]:
 
 def _unbound(domain: Domain, element: Element, reason: str, remedy: str) -> Fault:
     """An error; a warning for a domain whose devices vfioctl binds when it starts."""
-    return (
-        warning(element, reason, f"vfioctl domain start, or {remedy}")
-        if is_ours(domain)
-        else Fault(element, reason, remedy)
-    )
+    if is_ours(domain):
+        return warning(element, reason, f"vfioctl domain start, or {remedy}")
+    return Fault(element, reason, remedy)
 
 
 def _harmless(function: Function) -> bool:
@@ -142,8 +141,7 @@ def host_device_busy(domain: Domain, host: HostFacts) -> Iterator[Fault]:
 def named_mdevs(domain: Domain) -> Iterator[tuple[Element, str]]:
     """Yield the mediated devices that the domain names, by their UUIDs."""
     for element in domain.hostdevs_of("mdev"):
-        where = element.find("source/address")
-        if where is not None and (uuid := where.get("uuid")):
+        if uuid := attribute(element.find("source/address"), "uuid"):
             yield element, uuid.strip().lower()
 
 
@@ -160,9 +158,8 @@ def host_device_node(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     """The guest's memory is on the node of its device, and the guest knows."""
     if len(host.nodes) < 2:
         return
-    homes = domain.memnodes
-    whole = domain.one("numatune/memory")
-    default = cpuset(whole.get("nodeset")) if whole is not None else None
+    homes, default = domain.memnodes, cpuset(attribute(domain.one("numatune/memory"), "nodeset"))
+    all_homes = frozenset[int]().union(*filter(None, (*homes.values(), default)))
     empty = {cell.id for cell in domain.cells if cell.memory == 0}
     for element, function in _present(domain, host):
         address = domain.address_by_device.get(id(element))
@@ -171,11 +168,7 @@ def host_device_node(domain: Domain, host: HostFacts) -> Iterator[Fault]:
         if cell is not None and cell in empty:
             yield from _without_memory(element, function, cell, homes)
             continue
-        nodes = (
-            homes.get(cell, default)
-            if cell is not None
-            else frozenset[int]().union(*(home for home in (*homes.values(), default) if home))
-        )
+        nodes = all_homes if cell is None else homes.get(cell, default)
         if nodes and nodes <= host.nodes.keys() and function.numa_node not in (None, *nodes):
             shown_to = f"cell {cell}, whose memory" if cell is not None else "a guest whose memory"
             reason = f"{function.address} is on node {function.numa_node}, in {shown_to} is on node {shown(nodes)}"
@@ -195,10 +188,8 @@ def _without_memory(
 def host_pci_hole(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     """The window for 64-bit BARs holds those of all devices, if the domain names its size."""
     needed = sum(function.prefetchable_64 for _, function in _present(domain, host))
-    for controller in domain.controllers:
-        element = controller.element.find("pcihole64")
-        size = None if element is None else scaled(text_in(element), element.get("unit"))
-        if element is not None and size is not None and size < needed:
+    for _, element in holes_of(domain):
+        if (size := size_of(element)) is not None and size < needed:
             reason = f"the devices' BARs need {exact_size(needed)}, and pcihole64 is {exact_size(size)}"
             yield warning(element, reason, "a larger power of two, with room for their alignment")
 

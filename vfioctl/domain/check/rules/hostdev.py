@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.rules.rule import Fault, repeats, warning
+from vfioctl.domain.check.rules.rule import Fault, repeats, warning, with_child
 from vfioctl.domain.document.reader import Domain
-from vfioctl.domain.document.values import address_of, is_element, is_on, is_uuid
+from vfioctl.domain.document.values import address_of, attribute, is_element, is_on, is_uuid
 
 _KINDS = ("pci", "usb", "scsi", "scsi_host", "mdev")
-_TARGETS = {
-    "pci": ("pci", "unassigned"),
-    "scsi": ("drive",),
-    "scsi_host": ("pci", "ccw"),
-    "usb": ("usb",),
-}
+_TARGETS = {"pci": ("pci", "unassigned"), "scsi": ("drive",), "scsi_host": ("pci", "ccw"), "usb": ("usb",)}
 """The types of address in the guest that each kind may have."""
 
 
@@ -45,10 +40,9 @@ def hostdev_source(domain: Domain) -> Iterator[Fault]:
 
 
 def hostdev_address(domain: Domain) -> Iterator[Fault]:
-    for hostdev in domain.hostdevs:
-        allowed, where = _TARGETS.get(hostdev.get("type", "")), hostdev.find("address")
-        kind = "" if where is None else where.get("type", "")
-        if where is not None and allowed and kind not in allowed:
+    for hostdev, where in with_child(domain.hostdevs, "address"):
+        allowed, kind = _TARGETS.get(hostdev.get("type", "")), where.get("type", "")
+        if allowed and kind not in allowed:
             yield Fault(where, f"a {hostdev.get('type')} device has no {kind[:40]} address", " or ".join(allowed))
 
 
@@ -77,13 +71,11 @@ def _device(element: Element) -> Hashable | None:
 
 
 def hostdev_driver(domain: Domain) -> Iterator[Fault]:
-    for device in domain.passed_through:
-        driver = device.find("driver")
-        name = None if driver is None else driver.get("name")
-        if driver is not None and name in ("kvm", "xen"):
+    for _, driver in with_child(domain.passed_through, "driver"):
+        if (name := driver.get("name")) in ("kvm", "xen"):
             yield Fault(driver, f"driver '{name}' no longer exists for QEMU", "name='vfio', or leave it out")
-        source = device.find("source")
-        if source is not None and source.get("writeFiltering") is not None:
+    for _, source in with_child(domain.passed_through, "source"):
+        if source.get("writeFiltering") is not None:
             yield Fault(source, "QEMU has no writeFiltering", "remove it")
 
 
@@ -134,43 +126,35 @@ def _drive(element: Element) -> tuple[str, ...] | None:
 
 
 def hostdev_interface(domain: Domain) -> Iterator[Fault]:
-    for device in domain.passed_through:
-        backend = device.find("backend")
-        if device.tag == "interface" and backend is not None and backend.get("tap") is not None:
+    for device, backend in with_child(domain.passed_through, "backend"):
+        if device.tag == "interface" and backend.get("tap") is not None:
             yield Fault(backend, "an interface of the host's own device has no tap device", "remove tap=")
 
 
 def hostdev_teaming(domain: Domain) -> Iterator[Fault]:
-    for hostdev in domain.hostdevs:
-        element = hostdev.find("teaming")
-        if element is None:
-            continue
+    for hostdev, element in with_child(domain.hostdevs, "teaming"):
         if element.get("type") != "transient" or element.get("persistent") is None or hostdev.get("type") != "pci":
             yield Fault(element, "a PCI device teams as the transient one", "type='transient' persistent='ALIAS'")
 
 
 def hostdev_rom(domain: Domain) -> Iterator[Fault]:
-    for device in domain.devices:
-        rom = device.find("rom")
-        if rom is None:
-            continue
+    for device, rom in with_child(domain.devices, "rom"):
         if rom.get("enabled") == "no" and (rom.get("bar") is not None or rom.get("file") is not None):
             yield warning(rom, "enabled='no' makes libvirt ignore the rest of <rom>", "keep only enabled='no'")
         file = rom.get("file")
         if file and not file.startswith("/"):
             yield Fault(rom, f"the file {file[:60]!r} is no absolute path", "the whole path: QEMU starts elsewhere")
         where = device.find("address")
-        if where is not None and where.get("type") not in ("pci", "unassigned"):
+        if where is not None and where.get("type") not in _TARGETS["pci"]:
             yield Fault(rom, "only PCI devices have a ROM", "remove <rom>")
 
 
 def alias(domain: Domain) -> Iterator[Fault]:
-    named = [(alias, alias.get("name", "")) for device in domain.devices for alias in device.findall("alias")[:1]]
-    for hostdev in domain.all("devices/hostdev"):
-        for alias, name in named:
-            if alias is hostdev.find("alias") and not name.startswith(("ua-", "hostdev")):
-                yield warning(alias, "libvirt drops a name that does not begin with ua-", f"ua-{name[:40]}")
-    for alias, name, _ in repeats((alias, name) for alias, name in named if name.startswith("ua-")):
+    named = [(device, alias, alias.get("name", "")) for device, alias in with_child(domain.devices, "alias")]
+    for device, alias, name in named:
+        if device.tag == "hostdev" and not name.startswith(("ua-", "hostdev")):
+            yield warning(alias, "libvirt drops a name that does not begin with ua-", f"ua-{name[:40]}")
+    for alias, name, _ in repeats((alias, name) for _, alias, name in named if name.startswith("ua-")):
         yield Fault(alias, f"two devices have the alias {name[:60]}", "give each its own")
 
 
@@ -191,23 +175,20 @@ def mdev_model(domain: Domain) -> Iterator[Fault]:
 
 
 def mdev_uuid(domain: Domain) -> Iterator[Fault]:
-    for hostdev in domain.hostdevs_of("mdev"):
-        source = hostdev.find("source")
+    for hostdev, source in with_child(domain.hostdevs_of("mdev"), "source"):
         where = hostdev.find("source/address")
-        uuid = None if where is None else where.get("uuid")
-        if source is None:
-            continue  # the rule of all host devices tells
+        uuid = attribute(where, "uuid")
+        element = source if where is None else where
         if uuid is None:
-            yield Fault(source if where is None else where, "the source has no uuid", "<address uuid='...'/>")
+            yield Fault(element, "the source has no uuid", "<address uuid='...'/>")
         elif not is_uuid(uuid):
-            yield Fault(source if where is None else where, f"'{uuid[:40]}' is no UUID", "that of vfioctl vgpu list")
+            yield Fault(element, f"'{uuid[:40]}' is no UUID", "that of vfioctl vgpu list")
 
 
 def mdev_address(domain: Domain) -> Iterator[Fault]:
-    for hostdev in domain.hostdevs_of("mdev"):
-        where, allowed = hostdev.find("address"), _MODELS.get(hostdev.get("model", ""))
-        if where is not None and allowed is not None and where.get("type") not in allowed:
-            kind = where.get("type", "")[:40]
+    for hostdev, where in with_child(domain.hostdevs_of("mdev"), "address"):
+        allowed, kind = _MODELS.get(hostdev.get("model", "")), where.get("type", "")[:40]
+        if allowed is not None and where.get("type") not in allowed:
             yield Fault(where, f"{hostdev.get('model')} has no {kind} address", " or ".join(allowed) or "remove it")
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vfioctl.domain.check.rules.rule import Fault, warning
+from vfioctl.domain.check.rules.rule import Fault, warning, with_child
 from vfioctl.domain.document.needs import locks_for_each
 from vfioctl.domain.document.reader import Domain
-from vfioctl.domain.document.values import is_on, number
+from vfioctl.domain.document.values import attribute, is_on, number
 
 _QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
 _WIDTHS = (39, 48, 57)
@@ -19,40 +19,36 @@ def iommu_model(domain: Domain) -> Iterator[Fault]:
     for extra in elements[1:]:
         if extra.get("model") != "smmuv3":  # of these newer libvirts take several, each for a bus
             yield Fault(extra, "there are two <iommu>", "keep one of them")
-    for element in elements:
-        model = element.get("model")
-        if model in ("intel", "amd") and domain.machine and not domain.is_q35:
-            yield Fault(element, f"{domain.machine[:40]} has no {model} IOMMU", "the machine q35")
-        elif model == "smmuv3" and domain.machine and not domain.is_arm_virt:
-            yield Fault(element, f"{domain.machine[:40]} has no SMMUv3", "the machine virt on Arm")
-        elif model == "virtio" and domain.machine and not (domain.is_q35 or domain.is_arm_virt):
-            yield Fault(element, f"{domain.machine[:40]} has no virtio IOMMU", "the machine q35, or virt on Arm")
+    for element in elements if domain.machine else ():
+        model, has_no = element.get("model"), f"{domain.machine[:40]} has no"
+        if model in ("intel", "amd") and not domain.is_q35:
+            yield Fault(element, f"{has_no} {model} IOMMU", "the machine q35")
+        elif model == "smmuv3" and not domain.is_arm_virt:
+            yield Fault(element, f"{has_no} SMMUv3", "the machine virt on Arm")
+        elif model == "virtio" and not (domain.is_q35 or domain.is_arm_virt):
+            yield Fault(element, f"{has_no} virtio IOMMU", "the machine q35, or virt on Arm")
 
 
 def iommu_address(domain: Domain) -> Iterator[Fault]:
-    for element in domain.all("devices/iommu"):
-        where = element.find("address")
-        if where is None:
-            continue
-        if element.get("model") in ("intel", "smmuv3"):
-            yield Fault(where, f"a vIOMMU of {element.get('model')} has no address", "remove it")
-        elif element.get("model") == "virtio" and where.get("type") != "pci":
+    for element, where in with_child(domain.all("devices/iommu"), "address"):
+        model = element.get("model")
+        if model in ("intel", "smmuv3"):
+            yield Fault(where, f"a vIOMMU of {model} has no address", "remove it")
+        elif model == "virtio" and where.get("type") != "pci":
             yield Fault(where, "a virtio IOMMU has a PCI address", "type='pci', or leave it to libvirt")
-        elif element.get("model") == "virtio" and domain.address_by_device.get(id(element), (0, 0))[1]:
+        elif model == "virtio" and domain.address_by_device.get(id(element), (0, 0))[1]:
             yield Fault(where, "a virtio IOMMU must be on bus 0", "bus='0x00'")
 
 
 def iommu_acpi(domain: Domain) -> Iterator[Fault]:
-    for element in domain.all("devices/iommu"):
-        if element.get("model") == "virtio" and not domain.has_feature("acpi"):
+    for element in domain.all("devices/iommu[@model='virtio']"):
+        if not domain.has_feature("acpi"):
             yield Fault(element, "a virtio IOMMU needs ACPI", "<features><acpi/></features>")
 
 
 def iommu_option(domain: Domain) -> Iterator[Fault]:
-    for element in domain.all("devices/iommu"):
-        driver, model = element.find("driver"), element.get("model")
-        if driver is None:
-            continue
+    for element, driver in with_child(domain.all("devices/iommu"), "driver"):
+        model = element.get("model")
         names = [name for name in _INTEL_ONLY if driver.get(name) is not None]
         if names and model in ("smmuv3", "virtio"):
             yield Fault(driver, f"a vIOMMU of {model} has no {names[0]}=", "remove it")
@@ -78,13 +74,8 @@ def iommu_interrupts(domain: Domain) -> Iterator[Fault]:
 def iommu_caching(domain: Domain) -> Iterator[Fault]:
     """QEMU refuses VFIO devices behind an Intel vIOMMU that does not report changed mappings."""
     has_devices = bool(domain.passed_through or domain.hostdevs_of("mdev"))
-    for element in domain.all("devices/iommu"):
-        driver = element.find("driver")
-        if (
-            element.get("model") == "intel"
-            and has_devices
-            and (driver is None or not is_on(driver.get("caching_mode")))
-        ):
+    for element in domain.all("devices/iommu[@model='intel']"):
+        if has_devices and not is_on(attribute(element.find("driver"), "caching_mode")):
             remedy = "<driver intremap='on' caching_mode='on'/> in <iommu>"
             yield Fault(element, "devices of the host behind it need caching_mode='on'", remedy)
 

@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element
 from vfioctl.domain.check.rules.rule import Fault, warning
 from vfioctl.domain.document.needs import least_hard_limit, vfio_locks
 from vfioctl.domain.document.reader import Domain
-from vfioctl.domain.document.values import cpuset, scaled, shown, size_of, text_in
+from vfioctl.domain.document.values import cpuset, scaled, shown, size_of, text_in, total
 from vfioctl.units import exact_size
 
 _MOST = 1 << 52
@@ -26,17 +26,14 @@ def memory_size(domain: Domain) -> Iterator[Fault]:
     for path in ("memory", "currentMemory", "maxMemory", "memtune/hard_limit", "memtune/soft_limit"):
         for element in domain.all(path):
             if size_of(element) is None:
-                yield Fault(element, f"{_shown(element)} is no size", "a whole number, and a unit such as MiB or GiB")
+                unit = f" {element.get('unit')}" if element.get("unit") else ""
+                reason = f"'{text_in(element)[:40]}{unit[:20]}' is no size"
+                yield Fault(element, reason, "a whole number, and a unit such as MiB or GiB")
     for cell in domain.cells:
         if cell.element.get("memory") is None:
             yield Fault(cell.element, "the cell has no memory=", "say its size; 0 for a cell without memory")
         elif cell.memory is None:
             yield Fault(cell.element, "memory= of the cell is no size", "a whole number, with unit='GiB' beside it")
-
-
-def _shown(element: Element) -> str:
-    unit = f" {element.get('unit')}" if element.get("unit") else ""
-    return f"'{text_in(element)[:40]}{unit[:20]}'"
 
 
 def memory_zero(domain: Domain) -> Iterator[Fault]:
@@ -55,14 +52,12 @@ def memory_too_large(domain: Domain) -> Iterator[Fault]:
 
 def memory_sum(domain: Domain) -> Iterator[Fault]:
     """libvirt accepts a different sum, and uses that of the cells (and of memory devices)."""
-    sizes = [cell.memory for cell in domain.cells]
-    devices = [size_of(size) for size in domain.all("devices/memory/target/size")]
-    total, known = domain.memory, [size for size in (*sizes, *devices) if size is not None]
-    if not sizes or total is None or len(known) != len(sizes) + len(devices):
+    memory, in_cells = domain.memory, total(cell.memory for cell in domain.cells)
+    plugged = total(size_of(size) for size in domain.all("devices/memory/target/size"))
+    if not domain.cells or memory is None or in_cells is None or plugged is None:
         return
-    without = sum(size for size in sizes if size is not None)
-    if abs(total - sum(known)) >= _ALIGNED and abs(total - without) >= _ALIGNED:
-        reason = f"the cells have {exact_size(without)}, but <memory> says {exact_size(total)}"
+    if abs(memory - in_cells - plugged) >= _ALIGNED and abs(memory - in_cells) >= _ALIGNED:
+        reason = f"the cells have {exact_size(in_cells)}, but <memory> says {exact_size(memory)}"
         yield warning(domain.at("memory"), reason, "make them equal: libvirt uses the sum of the cells")
 
 
@@ -124,15 +119,13 @@ def hugepage_size(domain: Domain) -> Iterator[Fault]:
 
 def hugepage_cell(domain: Domain) -> Iterator[Fault]:
     """The nodeset of a page names cells of the guest."""
-    cells = {cell.id for cell in domain.cells}
+    count = max(len({cell.id for cell in domain.cells}), 1)
     for element, _ in _pages(domain):
         text = element.get("nodeset")
-        if text is None:
-            continue
-        cells_named = cpuset(text)
-        if cells_named is None:
+        named = cpuset(text)
+        if text is not None and named is None:
             yield Fault(element, f"nodeset '{text[:40]}' is no list of numbers", "such as 0-1")
-        elif above := {number for number in cells_named if number >= max(len(cells), 1)}:
+        elif above := {cell for cell in named or () if cell >= count}:
             reason = f"the guest has no cell {shown(above)}"
             yield Fault(element, reason, "nodeset= names NUMA cells of the guest, not nodes of the host")
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from xml.etree.ElementTree import Element
 
 from vfioctl.domain.check.rules.rule import Fault, more_than_one, repeats, warning
-from vfioctl.domain.document.reader import Cell, Domain
-from vfioctl.domain.document.values import cpuset, number, shown
+from vfioctl.domain.document.reader import Domain
+from vfioctl.domain.document.values import attribute, cpuset, number, shown
 from vfioctl.domain.model.layout import is_distance
 
 _MOST_CELLS = 256
@@ -84,9 +83,8 @@ def cell_interconnect(domain: Domain) -> Iterator[Fault]:
 
 def cell_memory(domain: Domain) -> Iterator[Fault]:
     """A cell with CPUs and no memory works, but all its accesses are remote."""
-    if sum(1 for cell in domain.cells if cell.memory) == 0:
-        return
-    for cell in domain.cells:
+    has_memory = any(cell.memory for cell in domain.cells)
+    for cell in domain.cells if has_memory else ():
         if cell.memory == 0 and cell.cpus:
             yield warning(cell.element, f"cell {cell.id} has vCPUs and no memory", "give it memory of its node")
 
@@ -98,16 +96,14 @@ def numa_nodeset(domain: Domain) -> Iterator[Fault]:
     yield from more_than_one(domain, "numatune")
     for element in (*domain.all("numatune/memory"), *domain.all("numatune/memnode")):
         text = element.get("nodeset")
-        if text is not None and not cpuset(text) and not _ignores_nodeset(element):
-            yield Fault(element, f"nodeset='{text[:40]}' names no node", "nodes of the host, such as 0-1")
-        elif text is not None and not cpuset(text):
-            yield warning(element, "the nodeset is ignored with placement='auto'", "remove nodeset=")
-        elif text is None and element.tag == "memnode":
+        if text is None and element.tag == "memnode":
             yield Fault(element, "the memnode has no nodeset", "nodeset= with a node of the host")
-
-
-def _ignores_nodeset(element: Element) -> bool:
-    return element.tag == "memory" and element.get("placement") == "auto"
+        elif text is None or cpuset(text):
+            continue
+        elif element.tag == "memory" and element.get("placement") == "auto":
+            yield warning(element, "the nodeset is ignored with placement='auto'", "remove nodeset=")
+        else:
+            yield Fault(element, f"nodeset='{text[:40]}' names no node", "nodes of the host, such as 0-1")
 
 
 def numa_placement(domain: Domain) -> Iterator[Fault]:
@@ -140,12 +136,9 @@ def memnode(domain: Domain) -> Iterator[Fault]:
 
 def _is_automatic(domain: Domain) -> bool:
     element = domain.one("numatune/memory")
-    if element is None:
-        return domain.at("vcpu").get("placement") == "auto"
-    mode = element.get("placement")
-    return mode == "auto" or (
-        mode is None and element.get("nodeset") is None and domain.at("vcpu").get("placement") == "auto"
-    )
+    mode = attribute(element, "placement")
+    is_open = mode is None and attribute(element, "nodeset") is None
+    return mode == "auto" or (is_open and domain.at("vcpu").get("placement") == "auto")
 
 
 def memnode_restrictive(domain: Domain) -> Iterator[Fault]:
@@ -156,14 +149,13 @@ def memnode_restrictive(domain: Domain) -> Iterator[Fault]:
         own = element.get("mode", "strict")
         if (own == "restrictive") != (mode == "restrictive"):
             reason = f"mode='{own[:40]}' of the cell with '{mode[:40] or 'no mode'}' of the whole memory"
-            if "restrictive" in (own, mode):
-                yield Fault(element, reason, "restrictive for both, or for neither")
+            yield Fault(element, reason, "restrictive for both, or for neither")
 
 
 def memnode_missing(domain: Domain) -> Iterator[Fault]:
     """Cells that have no memnode while others have one."""
     named = {number(memnode.get("cellid")) for memnode in domain.all("numatune/memnode")}
-    free: list[Cell] = [cell for cell in domain.cells if cell.id not in named and cell.memory]
+    free = [cell for cell in domain.cells if cell.id not in named and cell.memory]
     if named and free and domain.one("numatune/memory") is None:
         reason = f"the memory of cell {shown({cell.id for cell in free if cell.id is not None})} may be on any node"
         yield warning(domain.at("numatune"), reason, "add a <memnode> for it")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from xml.etree.ElementTree import Element
 
 from vfioctl.domain.check.rules.rule import Fault, more_than_one, refused_before, repeats, warning
 from vfioctl.domain.document.reader import Domain
@@ -43,8 +42,7 @@ def pin_partial(domain: Domain) -> Iterator[Fault]:
     pinned = {number(pin.get("vcpu")) for pin in domain.all("cputune/vcpupin")}
     if not pinned or domain.vcpus is None or domain.vcpus > 1 << 16 or domain.at("vcpu").get("cpuset"):
         return
-    free = {vcpu for vcpu in range(domain.vcpus) if vcpu not in pinned}
-    if free:
+    if free := set(range(domain.vcpus)) - pinned:
         reason = f"vCPU {shown(free)} is not pinned, and may run on the CPUs of the others"
         yield warning(domain.at("cputune"), reason, "pin every vCPU, or none")
 
@@ -103,25 +101,16 @@ def scheduler(domain: Domain) -> Iterator[Fault]:
             if seen & mask:
                 yield Fault(element, f"two <{name}> for {shown(seen & mask)}", "name each once")
             seen |= mask
-            yield from _absent(domain, element, name, mask)
+            if name == "iothreadsched" and (absent := mask - domain.iothreads):
+                yield Fault(element, f"there is no I/O thread {shown(absent)}", "<iothreads>, or remove it")
+            above = {vcpu for vcpu in mask if domain.vcpus is not None and vcpu >= domain.vcpus}
+            if name == "vcpusched" and above:
+                yield warning(element, f"there is no vCPU {shown(above)}", "name vCPUs that there are")
     for name in (*_MASKS, "emulatorsched"):
         for element in domain.all(f"cputune/{name}"):
-            yield from _priority(element)
-
-
-def _absent(domain: Domain, element: Element, name: str, mask: frozenset[int]) -> Iterator[Fault]:
-    if name == "iothreadsched" and (absent := mask - domain.iothreads):
-        yield Fault(element, f"there is no I/O thread {shown(absent)}", "<iothreads>, or remove it")
-    if name == "vcpusched" and domain.vcpus is not None:
-        above = {vcpu for vcpu in mask if vcpu >= (domain.vcpus or 0)}
-        if above:
-            yield warning(element, f"there is no vCPU {shown(above)}", "name vCPUs that there are")
-
-
-def _priority(element: Element) -> Iterator[Fault]:
-    scheduler, priority = element.get("scheduler", ""), number(element.get("priority"))
-    if scheduler in REAL_TIME and not 1 <= (priority or 0) <= 99:
-        yield Fault(element, f"scheduler='{scheduler}' needs a priority", "priority='1' to '99'")
+            policy, priority = element.get("scheduler", ""), number(element.get("priority"))
+            if policy in REAL_TIME and not 1 <= (priority or 0) <= 99:
+                yield Fault(element, f"scheduler='{policy}' needs a priority", "priority='1' to '99'")
 
 
 def cpu_quota(domain: Domain) -> Iterator[Fault]:

@@ -45,6 +45,11 @@ def refused_before(
         yield Fault(element, reason.format(".".join(map(str, since))), remedy, severity)
 
 
+def with_child(elements: Iterable[Element], path: str) -> Iterator[tuple[Element, Element]]:
+    """Yield each element that has a child at this path, with the first such child."""
+    return ((element, child) for element in elements if (child := element.find(path)) is not None)
+
+
 def repeats(keys: Iterable[tuple[Element, K | None]]) -> Iterator[tuple[Element, K, Element]]:
     """Yield each element with a key that an earlier one has, the key, and the first one. None is no key."""
     first: dict[K, Element] = {}

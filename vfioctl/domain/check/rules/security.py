@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 from vfioctl.domain.check.rules.rule import Fault, more_than_one, warning
 from vfioctl.domain.document.reader import Domain
-from vfioctl.domain.document.values import scaled, text_in
+from vfioctl.domain.document.values import attribute, scaled, text_in
 from vfioctl.inventory.model.values import any_number
 
-_S390 = "s390-pv"
 _WITH_DEVICES = {
     "sev-snp": (
         "QEMU 9.1 gives a guest with sev-snp no devices of the host",
@@ -21,9 +20,9 @@ _TSEG_UNIT = 1 << 20
 
 
 def confidential_type(domain: Domain) -> Iterator[Fault]:
-    for element in domain.all("launchSecurity"):
-        if domain.is_x86 and element.get("type") == _S390:
-            yield Fault(element, f"{_S390} exists on s390 only", "sev-snp or tdx")
+    for element in domain.all("launchSecurity[@type='s390-pv']"):
+        if domain.is_x86:
+            yield Fault(element, "s390-pv exists on s390 only", "sev-snp or tdx")
     yield from more_than_one(domain, "launchSecurity", remedy="keep one of them: libvirt reads the first")
 
 
@@ -62,8 +61,7 @@ def confidential_guest(domain: Domain) -> Iterator[Fault]:
 
 
 def firmware_acpi(domain: Domain) -> Iterator[Fault]:
-    loader = domain.one("os/loader")
-    is_efi = domain.at("os").get("firmware") == "efi" or (loader is not None and loader.get("type") == "pflash")
+    is_efi = domain.at("os").get("firmware") == "efi" or attribute(domain.one("os/loader"), "type") == "pflash"
     if domain.one("os") is not None and is_efi and domain.is_x86 and not domain.has_feature("acpi"):
         yield Fault(domain.at("os"), "UEFI needs ACPI", "<features><acpi/></features>")
 
@@ -85,11 +83,8 @@ def firmware_secure_boot(domain: Domain) -> Iterator[Fault]:
     if features.get("enrolled-keys") == "yes" and features.get("secure-boot") == "no":
         yield Fault(domain.at("os/firmware"), "enrolled-keys needs secure-boot", "secure-boot enabled='yes'")
     smm = domain.one("features/smm[@state='off']")
-    if (
-        smm is not None
-        and domain.is_x86
-        and (features.get("secure-boot") == "yes" or domain.one("os/loader[@secure='yes']") is not None)
-    ):
+    is_secure = features.get("secure-boot") == "yes" or domain.one("os/loader[@secure='yes']") is not None
+    if smm is not None and domain.is_x86 and is_secure:
         yield Fault(smm, "Secure Boot needs SMM", "<smm state='on'/>, or firmware without Secure Boot")
     is_said = "secure-boot" in features or domain.one("os/loader") is not None
     if domain.one("os[@firmware='efi']") is not None and domain.passed_through and not is_said:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from vfioctl.domain.check.rules.rule import Fault
+from vfioctl.domain.check.rules.rule import Fault, with_child
 from vfioctl.domain.document.reader import Domain
-from vfioctl.domain.document.values import text_in
+from vfioctl.domain.document.values import attribute, text_in
 
 _HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 _ACTIONS = "destroy restart rename-restart preserve coredump-destroy coredump-restart"
@@ -119,9 +119,8 @@ def unknown_words(domain: Domain, rule: str) -> Iterator[Fault]:
             if value is None and is_needed:
                 yield Fault(element, f"<{element.tag}> has no {name}=", remedy)
             elif value is not None and value not in known.split() and (value or rule != _ANYWHERE):
-                yield Fault(
-                    element, f"{name}='{value[:40]}' is unknown", remedy
-                )  # libvirt takes some empty ones for none
+                # libvirt takes some empty ones for none
+                yield Fault(element, f"{name}='{value[:40]}' is unknown", remedy)
 
 
 def word_unknown(domain: Domain) -> Iterator[Fault]:
@@ -134,25 +133,22 @@ def word_unknown(domain: Domain) -> Iterator[Fault]:
 
 def part_missing(domain: Domain) -> Iterator[Fault]:
     for disk in domain.all("devices/disk"):
-        target = disk.find("target")
-        if target is None or target.get("dev") is None:
+        if attribute(disk.find("target"), "dev") is None:
             yield Fault(disk, "the disk has no <target> with dev=", "<target dev='vda' bus='virtio'/>")
     for generator in domain.all("devices/rng"):
         if len(generator.findall("backend")) != 1:
             remedy = "<backend model='random'>/dev/urandom</backend>"
             yield Fault(generator, "the <rng> needs one <backend>", remedy)
     for interface in domain.all("devices/interface"):
-        kind, source = interface.get("type", ""), interface.find("source")
-        name = _SOURCES.get(kind)
-        if name and (source is None or source.get(name) is None):
+        name = _SOURCES.get(interface.get("type", ""))
+        if name and attribute(interface.find("source"), name) is None:
             yield Fault(interface, f"the interface has no <source> with {name}=", f"<source {name}='...'/>")
 
 
 def mac_address(domain: Domain) -> Iterator[Fault]:
-    for interface in domain.all("devices/interface"):
-        element = interface.find("mac")
-        address = None if element is None else element.get("address")
-        if element is not None and address is not None and not _is_mac(address):
+    for _, element in with_child(domain.all("devices/interface"), "mac"):
+        address = element.get("address")
+        if address is not None and not _is_mac(address):
             yield Fault(element, f"'{address[:40]}' is no MAC address", "such as 52:54:00:12:34:56, of one device")
 
 
