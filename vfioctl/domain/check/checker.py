@@ -50,10 +50,7 @@ NOT_ASKED = Asked()
 def judged(
     session: Session | None, text: str | bytes, version: tuple[int, ...] | None, asked: Asked = NOT_ASKED
 ) -> CheckDocument:
-    """Return what is wrong with a domain's XML, against a session's host if one is given. Raises BadDocument.
-
-    `asked`: what libvirt says of it.
-    """
+    """Return what is wrong with a domain's XML, also on a session's host, and what libvirt says. Raises BadDocument."""
     document = parse(text)
     name = (document.root.findtext("name") or "").strip()
     look = _Look(session, Domain(document), name) if session else None
@@ -175,9 +172,6 @@ def _words(holders: list[Holder]) -> Mapping[str, str]:
         who = f"guest {holder.guest}" if holder.guest else f"{holder.kind} {holder.name}".strip()
         words.setdefault(holder.address, f"{who}{f' (pid {holder.pid})' if holder.pid else ''}")
     return words
-
-
-# -- libvirt ---------------------------------------------------------------------------------------
 
 
 def ask(kernel: Reader, uri: str, given: str | bytes) -> Asked:

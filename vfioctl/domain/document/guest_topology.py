@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from vfioctl.domain.model.layout import NO_TOPOLOGY, CurrentExpander, CurrentPort, GuestTopology, Slot
@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
     from vfioctl.domain.document.reader import Domain
-    from vfioctl.domain.document.values import PciController
     from vfioctl.domain.document.xml import Document
 
 EXPANDER = "pcie-expander-bus"
@@ -27,56 +26,45 @@ def host_devices(devices: Element) -> Iterator[tuple[str, Element]]:
 
 def read_topology(document: Document) -> GuestTopology:
     """Return the PCI of an existing domain."""
-    topology = document.root.find("devices")
-    if topology is None or (
-        topology.find(f"controller[@model='{EXPANDER}']") is None and not any(True for _ in host_devices(topology))
+    devices = document.root.find("devices")
+    if devices is None or (
+        devices.find(f"controller[@model='{EXPANDER}']") is None and not any(True for _ in host_devices(devices))
     ):
         return NO_TOPOLOGY
     from vfioctl.domain.document.reader import Domain
 
-    return _Reader(Domain(document)).read(topology)
+    domain = Domain(document)
+    slots, behind = dict[str, Slot](), set[int]()
+    for name, element in host_devices(devices):
+        if address := domain.address_by_device.get(id(element)):
+            behind.add(id(element))
+            above = domain.expander_of(address.bus)
+            expander = above.index if above and above.model == EXPANDER else None
+            slots[name] = Slot(address.bus, address.slot, address.function, expander)
+    expanders = {
+        index: CurrentExpander(controller.bus_number, _ports(domain, index, behind))
+        for index, controller in domain.controller_of_bus.items()
+        if controller.model == EXPANDER
+    }
+    return GuestTopology(slots, expanders)
 
 
-class _Reader:
-    def __init__(self, domain: Domain) -> None:
-        self._domain, self._by_index = domain, domain.controller_of_bus
+def _ports(domain: Domain, expander: int, behind: set[int]) -> Mapping[int, CurrentPort]:
+    """Return the controllers on an expander bus. `behind`: by `id` of its element, each device of the host."""
+    placed = {index: port.address for index, port in domain.controller_of_bus.items() if port.address}
+    bus_of = {index: address.bus for index, address in placed.items()}
+    ports = {}
+    for index, address in placed.items():
+        if address.bus == expander:
+            on = {id(element) for element, place in domain.placed if place.bus == index}
+            ports[index] = CurrentPort(address.slot, _buses(index, bus_of), bool(on) and on <= behind)
+    return ports
 
-    def read(self, devices: Element) -> GuestTopology:
-        addresses = self._domain.address_by_device
-        slots = {
-            name: Slot(address.bus, address.slot, address.function, self._expander_of(address.bus))
-            for name, element in host_devices(devices)
-            if (address := addresses.get(id(element)))
-        }
-        behind = {id(element) for name, element in host_devices(devices) if name in slots}
-        expanders = {
-            index: self._expander(index, controller, behind)
-            for index, controller in self._by_index.items()
-            if controller.model == EXPANDER
-        }
-        return GuestTopology(slots, expanders)
 
-    def _expander_of(self, bus: int) -> int | None:
-        expander = self._domain.expander_of(bus)
-        return expander.index if expander and expander.model == EXPANDER else None
-
-    def _expander(self, index: int, controller: PciController, behind: set[int]) -> CurrentExpander:
-        ports = {
-            below: CurrentPort(port.address.slot, self._buses(below), self._only(below, behind))
-            for below, port in self._by_index.items()
-            if port.address and port.address.bus == index
-        }
-        return CurrentExpander(controller.bus_number, ports)
-
-    def _buses(self, index: int) -> int:
-        """Return how many buses there are behind a controller, with its own."""
-        upper = {below: port.address.bus for below, port in self._by_index.items() if port.address}
-        level, buses = {index}, {index}
-        while level:
-            level = {below for below, bus in upper.items() if bus in level}.difference(buses)
-            buses |= level
-        return len(buses)
-
-    def _only(self, index: int, behind: set[int]) -> bool:
-        on = [id(element) for element, address in self._domain.placed if address.bus == index]
-        return bool(on) and behind.issuperset(on)
+def _buses(index: int, bus_of: Mapping[int, int]) -> int:
+    """Return how many buses there are behind a controller, with its own."""
+    level, buses = {index}, {index}
+    while level:
+        level = {below for below, bus in bus_of.items() if bus in level} - buses
+        buses |= level
+    return len(buses)

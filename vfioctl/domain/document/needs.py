@@ -74,9 +74,6 @@ def needs_of(xml: str | bytes) -> Needs:
     )
 
 
-# -- the owner of its claims -----------------------------------------------------------------------
-
-
 def owner_of(name: str) -> Owner:
     """Return the owner of a domain's claims. Raises BadSpec for a name that no owner can have."""
     try:
@@ -107,9 +104,6 @@ def refuse_foreign_claim(claim: Claim, name: str) -> None:
             next_command=f"vfioctl claim transfer {claim.id} --to {quote(f'vm/{name}')}",
             facts={"claim": claim.id, "owner": str(claim.owner)},
         )
-
-
-# -- memory ----------------------------------------------------------------------------------------
 
 
 def backed(domain: Domain, default_page: int | None = None) -> Iterator[tuple[Element, int, frozenset[int], int]]:

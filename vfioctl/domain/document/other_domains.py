@@ -19,9 +19,8 @@ _SHARED = ("readonly", "shareable", "transient")
 def others_in(libvirt: Libvirt, online: Collection[int], *, but: Collection[str]) -> Others:
     """Return what domains have, without the domains `but`. Pins to every online CPU pin nothing.
 
-    No vCPU of another domain is to be on the CPUs of their emulators and I/O threads either.
-
-    A domain whose XML is not understood is left out: one bad domain must not keep others from being built.
+    No vCPU of another domain is to be on the CPUs of their emulators and I/O threads either. A domain whose XML
+    is not understood is left out: one bad domain must not keep others from being built.
     """
     cpus: dict[int, str] = {}
     devices: dict[str, str] = {}

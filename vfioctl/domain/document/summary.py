@@ -33,10 +33,7 @@ class _Side(NamedTuple):
 
 
 def changed(before: Document, after: Document) -> tuple[Changed, ...]:
-    """Return what is added, removed and changed, by kind of element, in the order of the documents.
-
-    Metadata do not count.
-    """
+    """Return what is added, removed and changed, by kind of element, in the documents' order; but not metadata."""
     was, will_be = _side(before), _side(after)
     changes: dict[str, dict[str, dict[str, None]]] = {}
     for path, value, new in differing(was.values, will_be.values):

@@ -49,15 +49,12 @@ class Document:
 
     def path(self, element: Element) -> str:
         """Return where an element is: `/domain/devices/hostdev[2]`, counted from 1 where there are several."""
-        parent = self._parents.get(id(element))
+        name, parent = _short(str(element.tag), self.prefixes), self._parents.get(id(element))
         if parent is None:
-            return f"/{self._name(element)}"
+            return f"/{name}"
         alike = parent.findall(element.tag)
         number = f"[{next(n for n, sibling in enumerate(alike, 1) if sibling is element)}]" if len(alike) > 1 else ""
-        return f"{self.path(parent)}/{self._name(element)}{number}"
-
-    def _name(self, element: Element) -> str:
-        return _short(str(element.tag), self.prefixes)
+        return f"{self.path(parent)}/{name}{number}"
 
 
 def parse(text: str | bytes) -> Document:

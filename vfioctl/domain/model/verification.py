@@ -67,9 +67,6 @@ def unknown(area: Area, what: str, wanted: str, why: str) -> VerifiedFact:
     return VerifiedFact(area=area, what=what, wanted=wanted, found="", state=State.UNKNOWN, why=why)
 
 
-# -- the process ------------------------------------------------------------------------------------------
-
-
 class Thread(NamedTuple):
     """A thread of QEMU."""
 

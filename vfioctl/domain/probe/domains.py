@@ -102,8 +102,5 @@ def validate(kernel: Reader, uri: str, xml: str) -> str:
 
 
 def to_native(kernel: Reader, uri: str, xml: str) -> str:
-    """Return QEMU's command line for the document; empty where the driver cannot say, as the test driver.
-
-    It needs a read-write connection. Raises as `validate`.
-    """
+    """Return QEMU's command line; empty if the driver cannot say. Needs a read-write connection; see `validate`."""
     return str(kernel.ask_libvirt(uri, "native", xml))

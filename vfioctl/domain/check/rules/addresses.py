@@ -114,9 +114,6 @@ def address_zpci(domain: Domain) -> Iterator[Fault]:
             yield Fault(element, "zPCI exists on s390 only", "remove <zpci>")
 
 
-# -- bus numbers -----------------------------------------------------------------------------------
-
-
 def bus_number(domain: Domain) -> Iterator[Fault]:
     for element, bus, _ in repeats((expander.element, expander.bus_number) for expander in _expanders(domain)):
         yield Fault(element, f"two expander buses have busNr {bus}", "give each its own, from the top down")

@@ -19,12 +19,11 @@ from vfioctl.domain.check.rules import (
     host,
     host_devices,
     hostdev,
-    iommu,
     memory,
     names,
     numa,
     pinning,
-    security,
+    protection,
     words,
 )
 from vfioctl.domain.check.rules.document import is_domain, too_much
@@ -67,10 +66,10 @@ _FUNCTIONS: tuple[Rule, ...] = (
     *(hostdev.hostdev_driver, hostdev.hostdev_display, hostdev.hostdev_attribute, hostdev.hostdev_drive),
     *(hostdev.hostdev_interface, hostdev.hostdev_teaming, hostdev.hostdev_rom, hostdev.alias, hostdev.mdev_model),
     *(hostdev.mdev_uuid, hostdev.mdev_address, hostdev.mdev_managed),
-    *(iommu.iommu_model, iommu.iommu_address, iommu.iommu_acpi, iommu.iommu_option, iommu.iommu_interrupts),
-    *(iommu.iommu_caching, iommu.iommu_locked, iommu.iommu_hidden),
-    *(security.confidential_type, security.confidential_policy, security.confidential_guest, security.firmware_acpi),
-    *(security.firmware_tseg, security.firmware_secure_boot),
+    *(protection.iommu_model, protection.iommu_address, protection.iommu_acpi, protection.iommu_option),
+    *(protection.iommu_interrupts, protection.iommu_caching, protection.iommu_locked, protection.iommu_hidden),
+    *(protection.confidential_type, protection.confidential_policy, protection.confidential_guest),
+    *(protection.firmware_acpi, protection.firmware_tseg, protection.firmware_secure_boot),
 )
 _HOST_FUNCTIONS: tuple[HostRule, ...] = (
     *(host.host_architecture, host.host_address_bits, host.host_cpu, host.host_cpu_claimed, host.host_cpu_shared),
@@ -100,10 +99,7 @@ HOST_RULES: Mapping[str, HostRule] = {_name(rule): rule for rule in _HOST_FUNCTI
 def check(
     document: Document, *, version: tuple[int, ...] | None = None, host: HostFacts | None = None
 ) -> tuple[Finding, ...]:
-    """Return what is wrong with a document, in its order: by itself, and on a host if one is given.
-
-    `version`: of the libvirt that will get it, such as (9, 0); None if it is not known.
-    """
+    """Return what is wrong with a document, in its order. `version`: of libvirt, such as (9, 0), if it is known."""
     domain = Domain(document, version)
     for name, rule in (("domain", is_domain), ("domain-size", too_much)):
         if wrong := _findings(document, name, rule(domain)):

@@ -170,10 +170,7 @@ def holes_of(domain: Domain) -> Iterator[tuple[PciController, Element]]:
 
 
 def beyond(domain: Domain, bits: int, who: str) -> Iterator[Fault]:
-    """Yield the 64-bit hole of q35 that ends above what a CPU with that many address bits can address.
-
-    QEMU does not start then, from 7.1 on. `who`: the CPU, in words.
-    """
+    """Yield q35's 64-bit hole if it ends above what a CPU with so many address bits can address. `who`: that CPU."""
     most = max(domain.memory or 0, size_of(domain.one("maxMemory")) or 0)
     for _, element in holes_of(domain) if domain.is_q35 else ():
         size = size_of(element)

@@ -137,9 +137,6 @@ def host_address_bits(domain: Domain, host: HostFacts) -> Iterator[Fault]:
         yield from beyond(domain, most, "this CPU has")
 
 
-# -- memory ----------------------------------------------------------------------------------------
-
-
 def host_node(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     for element in (*domain.all("numatune/memory"), *domain.all("numatune/memnode")):
         if element.get("placement") == "auto":  # then libvirt ignores the nodeset

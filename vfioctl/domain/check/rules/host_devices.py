@@ -151,9 +151,6 @@ def host_mdev(domain: Domain, host: HostFacts) -> Iterator[Fault]:
             yield Fault(element, f"this host has no mediated device {uuid}", "vfioctl vgpu create, or vgpu list")
 
 
-# -- where they are --------------------------------------------------------------------------------
-
-
 def host_device_node(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     """The guest's memory is on the node of its device, and the guest knows."""
     if len(host.nodes) < 2:

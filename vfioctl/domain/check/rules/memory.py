@@ -68,9 +68,6 @@ def memory_current(domain: Domain) -> Iterator[Fault]:
         yield warning(element, reason, "make it at most as large: libvirt lowers it to <memory>")
 
 
-# -- locking ---------------------------------------------------------------------------------------
-
-
 def memory_locked(domain: Domain) -> Iterator[Fault]:
     element = domain.one("memoryBacking/locked")
     if element is not None and domain.one("memtune/hard_limit") is None:
@@ -97,9 +94,6 @@ def memory_hard_limit(domain: Domain) -> Iterator[Fault]:
 def _for_each(times: int) -> str:
     """Each device behind a vIOMMU has its own address space, of all memory until the guest's driver takes over."""
     return f" for each of {times} devices behind the vIOMMU" if times > 1 else ""
-
-
-# -- hugepages -------------------------------------------------------------------------------------
 
 
 def _pages(domain: Domain) -> list[tuple[Element, int | None]]:

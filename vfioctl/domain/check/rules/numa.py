@@ -89,9 +89,6 @@ def cell_memory(domain: Domain) -> Iterator[Fault]:
             yield warning(cell.element, f"cell {cell.id} has vCPUs and no memory", "give it memory of its node")
 
 
-# -- where memory is -------------------------------------------------------------------------------
-
-
 def numa_nodeset(domain: Domain) -> Iterator[Fault]:
     yield from more_than_one(domain, "numatune")
     for element in (*domain.all("numatune/memory"), *domain.all("numatune/memnode")):

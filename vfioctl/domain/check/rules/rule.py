@@ -36,10 +36,7 @@ def warning(element: Element, reason: str, remedy: str) -> Fault:
 def refused_before(
     domain: Domain, since: tuple[int, int], element: Element, reason: str, remedy: str
 ) -> Iterator[Fault]:
-    """Yield what libvirt refuses before the version `since`: a warning if the version is not known.
-
-    `reason`: with {} for the version.
-    """
+    """Yield what libvirt refuses before `since`, a warning if its version is not known. `reason` has {} for `since`."""
     if domain.version is None or domain.version < since:
         severity = Severity.WARNING if domain.version is None else Severity.ERROR
         yield Fault(element, reason.format(".".join(map(str, since))), remedy, severity)
