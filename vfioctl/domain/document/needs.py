@@ -189,8 +189,7 @@ def least_hard_limit(domain: Domain) -> int:
 
 def locks_for_each(domain: Domain) -> bool:
     """Return whether a vIOMMU translates for each device by itself, so that VFIO locks all memory for each."""
-    translates = any(iommu.get("model") in _TRANSLATING for iommu in domain.all("devices/iommu"))
-    return translates and not _has_iommufd(domain)
+    return any(iommu.get("model") in _TRANSLATING for iommu in domain.all("devices/iommu")) and not _has_iommufd(domain)
 
 
 def _has_iommufd(domain: Domain) -> bool:

@@ -79,16 +79,14 @@ def _label(path: str) -> str:
 
 def _described(element: str, values: Mapping[str, str]) -> str:
     """Return an element's name and values, or some of them if it has no name and many values."""
-    inside = {path.removeprefix(element): value for path, value in values.items() if _is_in(path, element)}
+    inside = {
+        path.removeprefix(element): value for path, value in values.items() if f"{path}/".startswith(f"{element}/")
+    }
     lines = [f"{path.replace('@', '').strip('/')} {_value(value)}".strip() for path, value in inside.items() if value]
     label = " ".join(filter(None, (inside.get("/@model") if "/controller[" in element else "", _label(element))))
     if not label:
         return some_of(lines, _FEW)
     return f"{label} {', '.join(lines)}" if len(lines) <= _FEW else label
-
-
-def _is_in(path: str, element: str) -> bool:
-    return path == element or path.startswith(f"{element}/")
 
 
 def _value(text: str | None) -> str:

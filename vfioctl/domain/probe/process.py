@@ -8,7 +8,7 @@ workers read.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 from vfioctl.domain.model.verification import Mapping, Qemu, Thread
@@ -58,10 +58,8 @@ def read_qemu(kernel: Reader, name: str, uuid: str) -> Qemu:
     threads, nodes = ([], "") if isinstance(status, Unanswered) else status
     ((_, mappings),) = memory
     qemu = Qemu(int(pid), arguments, tuple(Thread(*thread) for thread in threads), allowed_nodes=nodes, started=started)
-    if isinstance(mappings, Unanswered):
-        return qemu._replace(memory_unknown=mappings.reason)
-    if isinstance(mappings, str):
-        return qemu._replace(memory_unknown=mappings)
+    if isinstance(mappings, Unanswered | str):
+        return qemu._replace(memory_unknown=mappings if isinstance(mappings, str) else mappings.reason)
     return qemu._replace(memory=tuple(Mapping(*mapping) for mapping in mappings))
 
 
@@ -178,13 +176,8 @@ def _mapping(line: Sequence[str], sizes: dict[int, int]) -> _Plain | None:
     if file and not huge and not any(part in file for part in _FILES_OF_MEMORY):
         return None
     page = int(_first(_PAGE, rest) or 4) << 10
-    return size, policy, nodes, page, huge, tuple(_used(words, page))
-
-
-def _used(words: Sequence[str], page: int) -> Iterator[tuple[int, int]]:
-    for word in words:
-        if match := _ON_NODE.fullmatch(word):
-            yield int(match[1]), int(match[2]) * page
+    used = (match for word in words if (match := _ON_NODE.fullmatch(word)))
+    return size, policy, nodes, page, huge, tuple((int(match[1]), int(match[2]) * page) for match in used)
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str:

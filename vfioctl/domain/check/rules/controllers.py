@@ -69,16 +69,12 @@ def controller_root(domain: Domain) -> Iterator[Fault]:
         if model in ROOTS:
             if controller.index not in (None, 0) and domain.is_x86_or_arm:
                 yield Fault(element, f"a {model} has the index {controller.index}", "index='0'")
-            if element.find("address") is not None and not _is_pseries(domain):
+            if element.find("address") is not None and not domain.machine.startswith("pseries"):
                 yield Fault(element, f"a {model} has no address", "remove its <address>")
             if wanted and model != wanted:
                 yield Fault(element, f"the machine {domain.machine[:40]} has a {wanted}", f"model='{wanted}'")
         elif controller.index == 0 and model:
             yield Fault(element, f"index 0 is that of the root, not of a {model[:40]}", "another index")
-
-
-def _is_pseries(domain: Domain) -> bool:
-    return domain.machine.startswith("pseries")
 
 
 def controller_target(domain: Domain) -> Iterator[Fault]:
@@ -138,7 +134,7 @@ def expander_bus(domain: Domain) -> Iterator[Fault]:
             if controller.is_expander and len(cells) > 1:
                 remedy = "<target><node>0</node></target>"
                 yield warning(element, "the guest sees no NUMA node for the devices below it", remedy)
-        elif not controller.is_expander and not _is_pseries(domain):
+        elif not controller.is_expander and not domain.machine.startswith("pseries"):
             yield Fault(node, "only an expander bus has a node", "remove it")
         elif controller.cell not in cells:
             yield Fault(node, f"the guest has no cell {text_in(node)[:40]}", "the id of a NUMA cell of the guest")

@@ -149,15 +149,13 @@ def host_node(domain: Domain, host: HostFacts) -> Iterator[Fault]:
 
 def host_memory(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     """Memory that is strictly on some nodes is on them; that of a guest with devices of the host is all there."""
-    needs: dict[frozenset[int], int] = {}
-    where: dict[frozenset[int], Element] = {}
+    needs: dict[frozenset[int], tuple[Element, int]] = {}
     for element, memory in _strict(domain):
         named = cpuset(element.get("nodeset")) or frozenset()
         if named <= host.nodes.keys():
-            needs[named] = needs.get(named, 0) + memory
-            where[named] = element
-    for named, needed in needs.items():
-        yield from _fits(where[named], host, named, needed)
+            needs[named] = (element, memory + needs.get(named, (element, 0))[1])
+    for named, (element, needed) in needs.items():
+        yield from _fits(element, host, named, needed)
     if domain.memory and host.nodes and domain.passed_through:
         yield from _fits(domain.at("memory"), host, frozenset(host.nodes), domain.memory)
 
@@ -183,14 +181,12 @@ def _fits(element: Element, host: HostFacts, named: frozenset[int], needed: int)
 
 def host_hugepages(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     """The pages are there, and free: on the nodes of each cell, or anywhere."""
-    needs: dict[tuple[int, frozenset[int]], int] = {}
-    where: dict[tuple[int, frozenset[int]], Element] = {}
+    needs: dict[tuple[int, frozenset[int]], tuple[Element, int]] = {}
     for element, size, named, memory in backed(domain, host.huge_page):
         key = (size, frozenset(named & host.nodes.keys()) or frozenset(host.nodes))
-        needs[key] = needs.get(key, 0) + -(-memory // size)
-        where[key] = element
-    for (size, named), pages in needs.items():
-        yield from _enough(where[size, named], host, size, named, pages)
+        needs[key] = (element, needs.get(key, (element, 0))[1] - (-memory // size))
+    for (size, named), (element, pages) in needs.items():
+        yield from _enough(element, host, size, named, pages)
 
 
 def _enough(element: Element, host: HostFacts, size: int, named: frozenset[int], pages: int) -> Iterator[Fault]:

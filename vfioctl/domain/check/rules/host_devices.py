@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 from xml.etree.ElementTree import Element
 
@@ -15,7 +15,6 @@ from vfioctl.errors import BadAddress, some_of
 from vfioctl.inventory.model.functions import MANAGED_DMA_DRIVERS, Function
 from vfioctl.inventory.model.preconditions import command_for, why_no_vgpu
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.placement.model.claims import Owner
 from vfioctl.units import exact_size
 
 
@@ -120,14 +119,12 @@ def host_device_claimed(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     for element, subject in (*named, *named_mdevs(domain)):
         if subject in taken and not is_own(domain, taken[subject][1]):
             claim, owner = taken[subject]
-            yield _of_another(domain, element, f"{subject} belongs to claim {claim} of {owner}", claim, owner)
-
-
-def _of_another(domain: Domain, element: Element, reason: str, claim: str, owner: Owner) -> Fault:
-    """An error; a warning for a person's claim and a domain of others, whose start the hook does not refuse then."""
-    remedy = f"vfioctl claim transfer {claim} --to vm/NAME gives it to the domain"
-    is_error = owner.kind != "user" or is_ours(domain)
-    return Fault(element, reason, f"{remedy}, if {owner} agrees") if is_error else warning(element, reason, remedy)
+            reason = f"{subject} belongs to claim {claim} of {owner}"
+            remedy = f"vfioctl claim transfer {claim} --to vm/NAME gives it to the domain"
+            if owner.kind == "user" and not is_ours(domain):  # the hook does not refuse its start
+                yield warning(element, reason, remedy)
+            else:
+                yield Fault(element, reason, f"{remedy}, if {owner} agrees")
 
 
 def host_device_busy(domain: Domain, host: HostFacts) -> Iterator[Fault]:
@@ -163,23 +160,17 @@ def host_device_node(domain: Domain, host: HostFacts) -> Iterator[Fault]:
         expander = domain.expander_of(address.bus if address else None)
         cell = expander.cell if expander else None
         if cell is not None and cell in empty:
-            yield from _without_memory(element, function, cell, homes)
+            # it stands for a node on which the guest has no memory, which the document does not name
+            better = [home for home, at in homes.items() if at and len(at) == 1 and function.numa_node in at]
+            if better:
+                reason = f"{function.address} is on node {function.numa_node}, in cell {cell}, which has no memory"
+                yield warning(element, reason, f"an expander bus of cell {better[0]}, whose memory is on that node")
             continue
         nodes = all_homes if cell is None else homes.get(cell, default)
         if nodes and nodes <= host.nodes.keys() and function.numa_node not in (None, *nodes):
             shown_to = f"cell {cell}, whose memory" if cell is not None else "a guest whose memory"
             reason = f"{function.address} is on node {function.numa_node}, in {shown_to} is on node {shown(nodes)}"
             yield warning(element, reason, "memory of its node, below an expander bus of that cell")
-
-
-def _without_memory(
-    element: Element, function: Function, cell: int, homes: Mapping[int | None, frozenset[int] | None]
-) -> Iterator[Fault]:
-    """A cell without memory stands for a node on which the guest has none, which the document does not name."""
-    better = [home for home, nodes in homes.items() if nodes and len(nodes) == 1 and function.numa_node in nodes]
-    if better:
-        reason = f"{function.address} is on node {function.numa_node}, in cell {cell}, which has no memory"
-        yield warning(element, reason, f"an expander bus of cell {better[0]}, whose memory is on that node")
 
 
 def host_pci_hole(domain: Domain, host: HostFacts) -> Iterator[Fault]:

@@ -97,8 +97,7 @@ def _for_each(times: int) -> str:
 
 
 def _pages(domain: Domain) -> list[tuple[Element, int | None]]:
-    pages = domain.all("memoryBacking/hugepages/page")
-    return [(page, scaled(page.get("size"), page.get("unit"))) for page in pages]
+    return [(page, scaled(page.get("size"), page.get("unit"))) for page in domain.all("memoryBacking/hugepages/page")]
 
 
 def hugepage_size(domain: Domain) -> Iterator[Fault]:

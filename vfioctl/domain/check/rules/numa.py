@@ -118,7 +118,10 @@ def memnode(domain: Domain) -> Iterator[Fault]:
     if elements and not domain.cells:
         yield Fault(elements[0], "a memnode, and the guest has no cells", "add <cpu><numa> with cells, or use <memory>")
         return
-    if elements and _is_automatic(domain):
+    whole = domain.one("numatune/memory")
+    mode = attribute(whole, "placement")
+    is_open = mode is None and attribute(whole, "nodeset") is None
+    if elements and (mode == "auto" or (is_open and domain.at("vcpu").get("placement") == "auto")):
         remedy = "<memory mode='strict' nodeset='...'/> beside the memnodes"
         yield Fault(elements[0], "memnode does not go with automatic placement", remedy)
     for element in elements:
@@ -129,13 +132,6 @@ def memnode(domain: Domain) -> Iterator[Fault]:
         elif cell in seen:
             yield Fault(element, f"two memnodes for cell {cell}", "keep one of them")
         seen.add(-1 if cell is None else cell)
-
-
-def _is_automatic(domain: Domain) -> bool:
-    element = domain.one("numatune/memory")
-    mode = attribute(element, "placement")
-    is_open = mode is None and attribute(element, "nodeset") is None
-    return mode == "auto" or (is_open and domain.at("vcpu").get("placement") == "auto")
 
 
 def memnode_restrictive(domain: Domain) -> Iterator[Fault]:

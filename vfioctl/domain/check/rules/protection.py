@@ -118,8 +118,7 @@ def confidential_policy(domain: Domain) -> Iterator[Fault]:
     for element in domain.all("launchSecurity"):
         if element.get("type") not in ("sev", "sev-snp"):
             continue
-        policy = element.find("policy")
-        if policy is None:
+        if element.find("policy") is None:
             yield Fault(element, "there is no <policy>", "<policy>0x30000</policy> for SEV-SNP, 0x0007 for SEV")
         for name in ("policy", "cbitpos", "reducedPhysBits"):
             value = element.find(name)

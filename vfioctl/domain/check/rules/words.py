@@ -137,8 +137,7 @@ def part_missing(domain: Domain) -> Iterator[Fault]:
             yield Fault(disk, "the disk has no <target> with dev=", "<target dev='vda' bus='virtio'/>")
     for generator in domain.all("devices/rng"):
         if len(generator.findall("backend")) != 1:
-            remedy = "<backend model='random'>/dev/urandom</backend>"
-            yield Fault(generator, "the <rng> needs one <backend>", remedy)
+            yield Fault(generator, "the <rng> needs one <backend>", "<backend model='random'>/dev/urandom</backend>")
     for interface in domain.all("devices/interface"):
         name = _SOURCES.get(interface.get("type", ""))
         if name and attribute(interface.find("source"), name) is None:
