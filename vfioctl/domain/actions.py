@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from vfioctl.core.action import Action, Context
 from vfioctl.core.change import Step
+from vfioctl.domain.model.definition import Seed
 from vfioctl.domain.model.libvirt import place_of
-from vfioctl.domain.model.storage import Seed
 from vfioctl.domain.resources.definition import DEFINE, UNDEFINE
 from vfioctl.domain.resources.volumes import CREATE, DELETE, WRITE
 

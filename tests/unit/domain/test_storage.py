@@ -23,8 +23,8 @@ from vfioctl.domain.api import DomainApi
 from vfioctl.domain.build.compose import composed
 from vfioctl.domain.define.storage import refuse_user_data
 from vfioctl.domain.document.xml import parse, text_of
+from vfioctl.domain.model.definition import Image, volume_name
 from vfioctl.domain.model.spec import DomainSpec
-from vfioctl.domain.model.storage import Image, volume_name
 from vfioctl.errors import BadSpec, MissingLibrary, StalePlan, VfioctlError
 from vfioctl.kernel.libvirt.domains import named
 from vfioctl.kernel.libvirt.storage import INCOMPLETE, WRITTEN

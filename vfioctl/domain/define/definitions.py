@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from vfioctl.core.change import Intent, Plan
     from vfioctl.domain.document.reader import Domain
+    from vfioctl.domain.model.definition import Storage
     from vfioctl.domain.model.libvirt import DomainXml, Libvirt
-    from vfioctl.domain.model.storage import Storage
     from vfioctl.session import Session
 
 _MOST_FAULTS = 3

@@ -19,9 +19,8 @@ from vfioctl.domain.document.needs import needs_of
 from vfioctl.domain.document.reader import AGENT_CHANNEL, read_domain
 from vfioctl.domain.document.templates import read_template
 from vfioctl.domain.document.xml import text_of
-from vfioctl.domain.model.definition import DEFINITION
+from vfioctl.domain.model.definition import DEFINITION, IMAGE, SEED
 from vfioctl.domain.model.fleet import FleetItem
-from vfioctl.domain.model.storage import IMAGE, SEED
 from vfioctl.domain.probe.domains import Domains, stop_command
 from vfioctl.domain.run.lifecycle import Lifecycle
 from vfioctl.errors import ClaimConflict, DeviceInUse, Foreign, VfioctlError
@@ -32,10 +31,10 @@ if TYPE_CHECKING:
     from vfioctl.core.change import Plan
     from vfioctl.domain.document.needs import Needs
     from vfioctl.domain.document.reader import Domain
+    from vfioctl.domain.model.definition import Storage
     from vfioctl.domain.model.fleet import DefinitionChange, FleetDomain, FleetSpec, Power
     from vfioctl.domain.model.libvirt import Others
     from vfioctl.domain.model.spec import DomainSpec
-    from vfioctl.domain.model.storage import Storage
     from vfioctl.domain.probe.domains import Known
     from vfioctl.inventory.model.values import Subject
     from vfioctl.session import Session

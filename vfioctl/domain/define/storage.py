@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vfioctl.core.change import Change
 from vfioctl.domain.document.other_domains import image_path, understood, written_images
-from vfioctl.domain.model.storage import (
+from vfioctl.domain.model.definition import (
     IMAGE,
     SEED,
     Image,

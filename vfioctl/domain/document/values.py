@@ -12,12 +12,12 @@ from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
 from vfioctl.inventory.model.values import any_number
-from vfioctl.units import unit_bytes
+from vfioctl.units import format_cpu_list, unit_bytes
 
 MOST_CPUS = 16384
 """libvirt's length of a mask of CPUs or nodes."""
 _MOST_NAMED = 4 * MOST_CPUS
-_DIGITS = 20
+_DIGITS, _MOST_SHOWN = 20, 6
 REAL_TIME = ("fifo", "rr")
 """The schedulers under which a vCPU runs before all other threads of its CPU."""
 _EXPANDERS = ("pci-expander-bus", "pcie-expander-bus")
@@ -111,16 +111,10 @@ def count_of(text: str | None) -> int:
     return count
 
 
-def shown(numbers: frozenset[int] | set[int], most: int = 6) -> str:
+def shown(numbers: Iterable[int]) -> str:
     """Return a set as libvirt writes it, `0-3,8`, cut after some parts."""
-    parts: list[list[int]] = []
-    for cpu in sorted(numbers):
-        if parts and parts[-1][-1] == cpu - 1:
-            parts[-1][1:] = [cpu]
-        else:
-            parts.append([cpu])
-    words = ["-".join(map(str, part)) for part in parts[:most]]
-    return ",".join(words) + (", ..." if len(parts) > most else "")
+    parts = format_cpu_list(numbers).split(",")
+    return ",".join(parts[:_MOST_SHOWN]) + (", ..." if len(parts) > _MOST_SHOWN else "")
 
 
 def scaled(text: str | None, unit: str | None, default: str = "KiB") -> int | None:

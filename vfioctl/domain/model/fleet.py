@@ -12,8 +12,8 @@ from vfioctl.core.change import Plan
 from vfioctl.core.frozen import record_class
 from vfioctl.core.limits import Several
 from vfioctl.core.value import Value
+from vfioctl.domain.model.definition import CloudInit, Image, PoolName
 from vfioctl.domain.model.spec import DomainSpec
-from vfioctl.domain.model.storage import CloudInit, Image, PoolName
 
 MOST_DOMAINS = 256
 

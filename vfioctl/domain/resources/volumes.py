@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from vfioctl.core.change import Change, Phase, Step
 from vfioctl.core.resource import Description, Found
-from vfioctl.domain.model.storage import IMAGE, SEED, Seed, volume_subject
+from vfioctl.domain.model.definition import IMAGE, SEED, Seed, volume_subject
 from vfioctl.domain.resources.libvirt import LibvirtResource
 from vfioctl.kernel.libvirt.storage import INCOMPLETE, WRITTEN
 from vfioctl.units import format_size
