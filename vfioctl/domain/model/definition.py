@@ -21,7 +21,6 @@ DEFINITION, IMAGE, SEED = "domain", "disk image", "seed"
 _LONGEST = 200
 _FORBIDDEN = frozenset("/\0\n")
 _LONGEST_VOLUME = 255
-VolumeName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*$")]
 ImageName = Annotated[str, Field(max_length=200, pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.+-]*\.qcow2)?$")]
 PoolName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*$")]
 _Label = Annotated[str, Field(max_length=200, pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]*)?$")]
