@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -129,10 +130,8 @@ class _Look:
         functions = [known[address] for _, address in named_functions(self._domain) if address in known]
         mdevs = []
         for _, text in named_mdevs(self._domain):
-            try:
+            with suppress(BadSpec):  # a rule of the document tells
                 mdevs.append(Uuid(text))
-            except BadSpec:  # a rule of the document tells
-                continue
         if not functions and not mdevs:
             return []
         api = InventoryApi(self._session)

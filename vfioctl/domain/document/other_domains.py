@@ -6,6 +6,7 @@ A domain that is defined and does not run counts as well: it may be started at a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from os.path import normpath
 from xml.etree.ElementTree import Element
 
@@ -42,10 +43,8 @@ def others_in(libvirt: Libvirt, online: Collection[int], *, but: Collection[str]
 def understood(texts: tuple[str, ...]) -> Iterator[Domain]:
     """Yield the domains of those documents that can be read."""
     for text in filter(None, texts):
-        try:
+        with suppress(BadDocument):
             yield read_domain(text)
-        except BadDocument:
-            continue
 
 
 def written_images(domain: Domain) -> Iterator[tuple[Element, str]]:
@@ -54,12 +53,8 @@ def written_images(domain: Domain) -> Iterator[tuple[Element, str]]:
     Not what it shares with others on purpose: `<readonly/>`, `<shareable/>`, `<transient/>`, CD-ROMs and floppies.
     """
     for disk in domain.all("devices/disk"):
-        source = disk.find("source")
-        if (
-            source is None
-            or disk.get("device") in ("cdrom", "floppy")
-            or any(disk.find(tag) is not None for tag in _SHARED)
-        ):
+        source, is_shared = disk.find("source"), any(disk.find(tag) is not None for tag in _SHARED)
+        if source is None or is_shared or disk.get("device") in ("cdrom", "floppy"):
             continue
         if path := source.get("file") or source.get("dev"):
             yield disk, image_path(path)

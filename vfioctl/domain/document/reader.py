@@ -153,7 +153,7 @@ class Domain:
                 cell,
                 number(cell.get("id", str(place))),
                 cpuset(cell.get("cpus")),
-                scaled(cell.get("memory"), cell.get("unit")) if cell.get("memory") else None,
+                scaled(cell.get("memory"), cell.get("unit")),
             )
             for place, cell in enumerate(self.all("cpu/numa/cell"))
         )
@@ -249,10 +249,8 @@ class Domain:
     def placed(self) -> tuple[tuple[Element, GuestAddress], ...]:
         """The devices that have a PCI address in the guest. A console has that of its serial port."""
         pairs = ((device, device.find("address")) for device in self.devices if device.tag != "console")
-        placed = (
-            (each, address_of(where)) for each, where in pairs if where is not None and where.get("type") == "pci"
-        )
-        return tuple((each, address) for each, address in placed if address and not address.is_empty)
+        placed = ((device, address_of(where)) for device, where in pairs if attribute(where, "type") == "pci")
+        return tuple((device, address) for device, address in placed if address and not address.is_empty)
 
     @cached_property
     def address_by_device(self) -> Mapping[int, GuestAddress]:

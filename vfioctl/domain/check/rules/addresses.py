@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.check.rules.controllers import PLUGS_INTO, ROOTS
+from vfioctl.domain.check.rules.controllers import PLUGS_INTO
 from vfioctl.domain.check.rules.rule import Fault, repeats, with_child
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import GuestAddress, PciController, attribute
@@ -154,7 +154,7 @@ def _children(domain: Domain) -> Mapping[int, list[PciController]]:
     """The bridges on each bus. Those without an address are where libvirt puts them: on the first that takes them."""
     children: dict[int, list[PciController]] = {}
     for controller in domain.controllers:
-        if controller.is_expander or controller.model in ROOTS or controller.model not in PLUGS_INTO:
+        if controller.is_expander or controller.model not in PLUGS_INTO:
             continue
         bus = controller.address.bus if controller.address else _chosen(domain, controller, children)
         children.setdefault(bus, []).append(controller)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from xml.etree.ElementTree import Element
 
@@ -24,10 +25,8 @@ def named_functions(domain: Domain) -> Iterator[tuple[Element, PciAddress]]:
         where = element.find("source/address")
         address = address_of(where)
         if where is not None and address and where.get("type", "pci") == "pci":
-            try:
+            with suppress(BadAddress):  # a rule of the document tells
                 yield element, PciAddress(str(address))
-            except BadAddress:  # a rule of the document tells
-                continue
 
 
 def _present(domain: Domain, host: HostFacts) -> Iterator[tuple[Element, Function]]:

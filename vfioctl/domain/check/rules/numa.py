@@ -114,7 +114,7 @@ def numa_placement(domain: Domain) -> Iterator[Fault]:
 
 
 def memnode(domain: Domain) -> Iterator[Fault]:
-    elements, seen = domain.all("numatune/memnode"), set[int]()
+    elements, seen = domain.all("numatune/memnode"), set[int | None]()
     if elements and not domain.cells:
         yield Fault(elements[0], "a memnode, and the guest has no cells", "add <cpu><numa> with cells, or use <memory>")
         return
@@ -131,7 +131,7 @@ def memnode(domain: Domain) -> Iterator[Fault]:
             yield Fault(element, f"the guest has no cell {text}".rstrip(), "cellid= names a NUMA cell of the guest")
         elif cell in seen:
             yield Fault(element, f"two memnodes for cell {cell}", "keep one of them")
-        seen.add(-1 if cell is None else cell)
+        seen.add(cell)
 
 
 def memnode_restrictive(domain: Domain) -> Iterator[Fault]:

@@ -25,7 +25,7 @@ def pin_cpuset(domain: Domain) -> Iterator[Fault]:
 
 
 def pin_vcpu(domain: Domain) -> Iterator[Fault]:
-    seen: set[int] = set()
+    seen: set[int | None] = set()
     for pin in domain.all("cputune/vcpupin"):
         vcpu = number(pin.get("vcpu"))
         if vcpu is None:
@@ -35,7 +35,7 @@ def pin_vcpu(domain: Domain) -> Iterator[Fault]:
         elif domain.vcpus is not None and vcpu >= domain.vcpus:
             reason = f"there is no vCPU {vcpu}: they are 0 to {domain.vcpus - 1}"
             yield Fault(pin, reason, "remove it, or raise <vcpu>: libvirt drops it without a word")
-        seen.add(-1 if vcpu is None else vcpu)
+        seen.add(vcpu)
 
 
 def pin_partial(domain: Domain) -> Iterator[Fault]:
@@ -52,14 +52,14 @@ def pin_emulator(domain: Domain) -> Iterator[Fault]:
 
 
 def pin_iothread(domain: Domain) -> Iterator[Fault]:
-    seen: set[int] = set()
+    seen: set[int | None] = set()
     for pin in domain.all("cputune/iothreadpin"):
         thread = number(pin.get("iothread"))
         if thread is None or thread not in domain.iothreads:
             yield Fault(pin, f"there is no I/O thread {(pin.get('iothread') or '')[:40]}", "<iothreads>, or remove it")
         elif thread in seen:
             yield Fault(pin, f"I/O thread {thread} is pinned twice", "keep one of them")
-        seen.add(-1 if thread is None else thread)
+        seen.add(thread)
 
 
 def iothread_id(domain: Domain) -> Iterator[Fault]:
