@@ -25,8 +25,7 @@ from vfioctl.kernel.worker.processes import began_at, process_text, ticket_of
 from vfioctl.kernel.worker.server import Answers
 from vfioctl.kernel.worker.stall import Unreturned
 from vfioctl.kernel.worker.wire import Frames, Page, send
-from vfioctl.kernel.worker.worker import Maker, Reader, send_results
-from vfioctl.kernel.worker.workers import Workers
+from vfioctl.kernel.worker.workers import Maker, Reader, Workers, send_results
 
 pytestmark = pytest.mark.alone
 

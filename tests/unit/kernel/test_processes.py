@@ -20,10 +20,8 @@ from tests.hosts.machines import function, inventory_of
 from vfioctl.errors import KernelRefused
 from vfioctl.inventory.model.holders import HolderKind, Holders
 from vfioctl.inventory.probe.holders import read_holders
-from vfioctl.inventory.probe.processes import Processes
-from vfioctl.kernel import mappings
 from vfioctl.kernel.captured.host import Captured
-from vfioctl.kernel.live import processes
+from vfioctl.kernel.live import process_files, processes
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.open_nodes import Opened, OpenNode
 from vfioctl.kernel.protocol import Descendant
@@ -130,7 +128,7 @@ class TestOpenFiles:
 @pytest.fixture
 def older_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that tells mappings as text only."""
-    monkeypatch.setattr(mappings, "_PROCMAP_QUERY", 0)
+    monkeypatch.setattr(process_files, "_PROCMAP_QUERY", 0)
 
 
 @pytest.mark.usefixtures("older_kernel")
@@ -160,14 +158,14 @@ class TestMappingsAsText:
 
     def test_of_low_addresses_are_called_as_the_kernel_calls_them_elsewhere(self) -> None:
         text = b"00400000-00401000 rw-s 0 00:06 4       /dev/nvidia0\n00000000-00001000 r--s 0 00:06 5 /dev/a b\n"
-        assert [*mappings.in_text(text)] == [
+        assert [*process_files.in_text(text)] == [
             (b"400000-401000", b"00:06 4", b"/dev/nvidia0"),
             (b"0-1000", b"00:06 5", b"/dev/a b"),
         ]
 
     def test_of_vfio_devices_are_known_by_their_kind(self) -> None:
         lines = b"7f00-7f01 rw-s 10000000000 00:0e 1034      anon_inode:[vfio-device]\n7f02-7f03 rw-p 0 00:00 0 [heap]"
-        assert [path for *_, path in mappings.in_text(lines)] == [b"anon_inode:[vfio-device]"]
+        assert [path for *_, path in process_files.in_text(lines)] == [b"anon_inode:[vfio-device]"]
 
 
 class TestMappingsAskedFor:
@@ -182,9 +180,9 @@ class TestMappingsAskedFor:
         """Shared files: range, path, and the same file for the same key."""
         (tmp_path / "a file").write_bytes(bytes(8192))
         with child(lambda: [mapping(tmp_path / "a file", mmap.MAP_SHARED) for _ in range(3)]) as pid:
-            asked = [*mappings.file_mappings(pid)]
-            monkeypatch.setattr(mappings, "_PROCMAP_QUERY", 0)
-            told = {*((place, path) for place, _, path in mappings.file_mappings(pid))}
+            asked = [*process_files.file_mappings(pid)]
+            monkeypatch.setattr(process_files, "_PROCMAP_QUERY", 0)
+            told = {*((place, path) for place, _, path in process_files.file_mappings(pid))}
         ours = [each for each in asked if each[2] == os.fsencode(tmp_path / "a file")]
         assert len(ours) == 3
         assert len({key for _, key, _ in ours}) == 1
@@ -328,7 +326,7 @@ GPU = function("0000:01:00.0")
 
 
 def look(kernel: Live) -> Holders:
-    return read_holders(kernel, [GPU], inventory_of(GPU), Processes(kernel))
+    return read_holders(kernel, [GPU], inventory_of(GPU))
 
 
 def test_a_process_is_found_with_its_name_and_user(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from vfioctl.errors import Busy
-from vfioctl.kernel.live.stuck import call_never_returned, write_never_returned
+from vfioctl.kernel.live.changes import _write_never_returned
+from vfioctl.kernel.live.use import never_returned
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.worker.stall import Unreturned
 
@@ -33,7 +34,7 @@ def late(**shown: str) -> Unreturned:
 
 
 def test_a_write_names_its_file_and_where_in_the_kernel_it_is() -> None:
-    error = write_never_returned("/sys/x/unbind", "0000:41:00.0", late(stat="D", wchan="vfio_wait", stack=STACK))
+    error = _write_never_returned("/sys/x/unbind", "0000:41:00.0", late(stat="D", wchan="vfio_wait", stack=STACK))
     assert error.message == "writing '0000:41:00.0' to /sys/x/unbind did not return in 30 s"
     assert error.kernel_said == (
         "process 99999999 is in state D, in vfio_wait, called by vfio_unregister_group_dev <- "
@@ -47,13 +48,13 @@ def test_a_write_names_its_file_and_where_in_the_kernel_it_is() -> None:
 @pytest.mark.parametrize("stack", ["", "nonsense", "[<0>] 0xffffffff", "\n"])
 def test_a_stack_that_cannot_be_read_is_left_out(stack: str) -> None:
     shown = {"stat": "D", "wchan": "0"} | ({"stack": stack} if stack else {})
-    error = call_never_returned("modprobe vfio-pci", "a hint", late(**shown))
+    error = never_returned("modprobe vfio-pci", "a hint", late(**shown))
     assert error.kernel_said == "process 99999999 is in state D, in 0"
     assert (error.message, error.hint) == ("modprobe vfio-pci did not return in 30 s", "a hint")
 
 
 def test_of_a_process_that_shows_nothing_it_says_so() -> None:
-    error = call_never_returned("x", "", late())
+    error = never_returned("x", "", late())
     assert error.kernel_said == "process 99999999 is in state ?, in ?"
     assert error.facts["ticket"] == "99999999:", "it has ended"
 

@@ -273,7 +273,7 @@ def test_beside_a_thread_a_new_interpreter_is_executed(no_fork_beside_threads: l
     "module",
     [
         "vfioctl.kernel.worker.server",
-        "vfioctl.kernel.worker.worker",
+        "vfioctl.kernel.worker.workers",
         "vfioctl.kernel.live.host",
         "vfioctl.kernel.lenient",
         "vfioctl.kernel.host_paths",

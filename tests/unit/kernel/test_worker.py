@@ -26,10 +26,9 @@ from vfioctl.kernel.protocol import Unanswered, per_subject
 from vfioctl.kernel.timeouts import Timeouts
 from vfioctl.kernel.worker import job, wire
 from vfioctl.kernel.worker.client import ForkServer
-from vfioctl.kernel.worker.processes import process_text, ticket_of
+from vfioctl.kernel.worker.processes import RETURNED, process_text, ticket_of, write_ended
 from vfioctl.kernel.worker.stall import Unreturned
-from vfioctl.kernel.worker.verdicts import RETURNED, write_ended
-from vfioctl.kernel.worker.worker import Worker
+from vfioctl.kernel.worker.workers import Worker
 
 pytestmark = pytest.mark.alone
 

@@ -6,15 +6,14 @@ Opens with O_PATH only, which has no effect on FIFOs and devices.
 
 from __future__ import annotations
 
-import ctypes
 import errno as errnos
 import os
 import stat
+import struct
 from collections import deque
 
-from vfioctl.kernel.descriptors import closing
+from vfioctl.kernel.descriptors import call, closing
 from vfioctl.kernel.paths import MOST_HOPS
-from vfioctl.kernel.syscalls import call
 
 _OPENAT2 = 437  # the same on all architectures but alpha
 RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_IN_ROOT = 0x02, 0x04, 0x10  # linux/openat2.h
@@ -23,16 +22,10 @@ _ATTEMPTS = 16
 _LOOK = os.O_PATH | os.O_CLOEXEC
 
 
-class _OpenHow(ctypes.Structure):
-    """struct open_how (linux/openat2.h)."""
-
-    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
-
-
 def openat2(directory: int, path: bytes, flags: int, resolve: int) -> int:
     """The system call. Raises OSError."""
-    how = _OpenHow(flags, 0, resolve)
-    return call(_OPENAT2, directory, path, ctypes.byref(how), ctypes.sizeof(how))
+    how = struct.pack("=3Q", flags, 0, resolve)  # struct open_how, linux/openat2.h
+    return call(_OPENAT2, directory, path, how, len(how))
 
 
 def open_inside(root: int, path: str, *, follow_last: bool = True) -> int:

@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from vfioctl.errors import HostError, KernelRefused
+from vfioctl.errors import HostError, KernelRefused, Stuck
 from vfioctl.kernel import files
-from vfioctl.kernel.live.use import called
+from vfioctl.kernel.live.use import called, never_returned
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.timeouts import Timeouts
 from vfioctl.kernel.worker.job import begin
+from vfioctl.kernel.worker.processes import write_ended
 from vfioctl.kernel.worker.stall import Unreturned
 from vfioctl.kernel.worker.workers import Workers
 
@@ -55,21 +56,13 @@ class LiveChange:
         if self._read_only:
             raise KernelRefused(path, errnos.EROFS, value)
         try:
-            errno = self._workers.write(
-                path,
-                value,
-                timeout=self._timeouts.of(path),
-                verdicts=self._locks.verdicts,
-                locks=self._locks.fds,
-            )
+            timeout, verdicts, locks = self._timeouts.of(path), self._locks.verdicts, self._locks.fds
+            errno = self._workers.write(path, value, timeout=timeout, verdicts=verdicts, locks=locks)
         except Unreturned as error:
-            from vfioctl.kernel.live.stuck import write_never_returned
-
-            raise write_never_returned(path, value, error) from None
+            raise _write_never_returned(path, value, error) from None
         except ChildProcessError:
-            raise HostError(
-                f"the process that wrote {value!r} to {path} was killed", hint="dmesg says if memory ran out"
-            ) from None
+            why = f"the process that wrote {value!r} to {path} was killed"
+            raise HostError(why, hint="dmesg says if memory ran out") from None
         if errno:
             raise KernelRefused(path, errno, value)
 
@@ -84,17 +77,12 @@ class LiveChange:
     def manage_vfs(self, address: str, *, on: bool) -> str:
         self._refuse(f"the VFs of {address} cannot be changed")
         what = f"{SRIOV_MANAGE} {'-e' if on else '-d'} {address}"
-        timeout = self._timeouts.of("sriov-manage")
-        # its exit code is ignored: it can be 0 when nothing was done
-        code, output = self._run(what, _NVIDIA_HINT, timeout, files.run, what.split())
-        if code == _NOT_FOUND:
-            hint = "it comes with NVIDIA's vGPU host driver"
-            raise _failed(f"{SRIOV_MANAGE} cannot be run", output, hint=hint)
+        code, output = self._run(what, _NVIDIA_HINT, self._timeouts.of("sriov-manage"), files.run, what.split())
+        if code == _NOT_FOUND:  # no other code counts: it can be 0 when nothing was done
+            raise _failed(f"{SRIOV_MANAGE} cannot be run", output, hint="it comes with NVIDIA's vGPU host driver")
         return str(output)
 
     def write_ended(self, ticket: str) -> str | None:
-        from vfioctl.kernel.worker.verdicts import write_ended
-
         verdicts = [write_ended(ticket, file) for file in [*self._verdicts][::-1]] or [write_ended(ticket, None)]
         return next((verdict for verdict in verdicts if verdict != "unknown"), "unknown")
 
@@ -123,8 +111,7 @@ class LiveChange:
 
         what = f"{'starting' if active else 'stopping'} {name}"
         hint = f"systemctl status {quote(name)} says what it waits for"
-        timeout = self._timeouts.of("unit")
-        code, output = self._run(what, hint, timeout, set_active, name, active)
+        code, output = self._run(what, hint, self._timeouts.of("unit"), set_active, name, active)
         if code:
             raise _failed(f"{what} failed", output or f"systemctl ended with {code}")
 
@@ -182,6 +169,14 @@ class LiveChange:
     def close(self) -> None:
         """Ends the workers, at once or when their writes return. Later calls start new ones."""
         self._workers.close()
+
+
+def _write_never_returned(path: str, value: str, late: Unreturned) -> Stuck:
+    hint = "something holds the device; the write ends when it is released, or at the next boot"
+    error = never_returned(f"writing {value!r} to {path}", hint, late)
+    error.next_command = "vfioctl recover"
+    error.facts["path"] = path
+    return error
 
 
 def _failed(message: str, said: str, *, hint: str = "") -> HostError:

@@ -26,8 +26,7 @@ from vfioctl.kernel.worker.client import ForkServer
 from vfioctl.kernel.worker.job import Gathered, begin_each
 from vfioctl.kernel.worker.processes import report_progress
 from vfioctl.kernel.worker.stall import Unreturned
-from vfioctl.kernel.worker.worker import Maker
-from vfioctl.kernel.worker.workers import Workers
+from vfioctl.kernel.worker.workers import Maker, Workers
 
 T = TypeVar("T")
 VFIO_GROUP_FLAGS_VIABLE = 1

@@ -17,9 +17,7 @@ from itertools import count
 
 from vfioctl.kernel.descriptors import closing
 from vfioctl.kernel.files import read_bytes, readable, symbol
-from vfioctl.kernel.live.mounts import Mounts
-from vfioctl.kernel.live.threads import tables
-from vfioctl.kernel.mappings import file_mappings
+from vfioctl.kernel.live.process_files import Mounts, file_mappings, tables
 from vfioctl.kernel.open_nodes import Opened, OpenNode, is_path_only
 from vfioctl.kernel.protocol import PCI_ADDRESS, VFIO_DEVICE, Descendant
 from vfioctl.kernel.worker.processes import PROGRESS_EVERY, report_progress

@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import errno as errnos
 import os
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
-from vfioctl.errors import HostError, KernelRefused
+from vfioctl.errors import HostError, KernelRefused, Stuck
 from vfioctl.kernel.descriptors import closing
 from vfioctl.kernel.open_nodes import Opened
 from vfioctl.kernel.protocol import PCI_DEVICES, Descendant
 from vfioctl.kernel.timeouts import Timeouts
 from vfioctl.kernel.worker.job import call
+from vfioctl.kernel.worker.processes import ticket_of
 from vfioctl.kernel.worker.stall import Unreturned
 from vfioctl.kernel.worker.workers import Workers
 
 T = TypeVar("T")
+_CGROUPS = "/sys/fs/cgroup"
+_MOST_CALLS = 6
 
 
 class LiveUse:
@@ -47,7 +51,16 @@ class LiveUse:
         return self._asked(f"/proc/{pid}", open_nodes, pid)
 
     def made_by_root(self, hierarchy: str, path: str) -> str:
-        return made_by_root(hierarchy, path)
+        """See `Processes.made_by_root`; empty where that is unknown.
+
+        Who owns a directory can create others in it: systemd hands a delegated subtree over by chown (Delegate=,
+        User=). `hierarchy`: the controllers of a version 1 hierarchy as /proc/PID/cgroup has them.
+        """
+        names = path.strip("/").split("/")
+        if ".." in names:  # outside the reader's cgroup namespace
+            return ""
+        folders = (f"/{hierarchy.removeprefix('name=')}",) if hierarchy else ("", "/unified")
+        return max((_owned(f"{_CGROUPS}{folder}", names) for folder in folders), key=len)
 
     def below(self, path: str) -> Sequence[Descendant]:
         from vfioctl.kernel.live.processes import below
@@ -101,9 +114,7 @@ def called(
     try:
         return call(workers.server, function, *args, timeout=timeout, fds=fds)
     except Unreturned as late:
-        from vfioctl.kernel.live.stuck import call_never_returned
-
-        raise call_never_returned(what, hint, late) from None
+        raise never_returned(what, hint, late) from None
     except ChildProcessError:
         raise HostError(f"{what} failed: its process was killed", hint="dmesg says if memory ran out") from None
 
@@ -113,20 +124,15 @@ def refused(path: str, error: OSError | ValueError) -> KernelRefused:
     return KernelRefused(path, (error.errno or errnos.EIO) if isinstance(error, OSError) else errnos.EINVAL)
 
 
-_MOUNTED = "/sys/fs/cgroup"
-
-
-def made_by_root(hierarchy: str, path: str) -> str:
-    """The beginning of the path in which every name was chosen by root; empty where that is unknown.
-
-    Who owns a directory can create others in it: systemd hands a delegated subtree over by chown (Delegate=, User=).
-    `hierarchy`: the controllers of a version 1 hierarchy as /proc/PID/cgroup has them; empty for version 2.
-    """
-    names = path.strip("/").split("/")
-    if ".." in names:  # outside the reader's cgroup namespace
-        return ""
-    places = (f"{_MOUNTED}/{hierarchy.removeprefix('name=')}",) if hierarchy else (_MOUNTED, f"{_MOUNTED}/unified")
-    return max((_owned(place, names) for place in places), key=len)
+def never_returned(what: str, hint: str, late: Unreturned) -> Stuck:
+    """The error for a call that did not return. Its facts have the ticket that `Kernel.write_ended` takes."""
+    facts = {"pid": late.pid, "ticket": ticket_of(late.pid), **late.state}
+    error = Stuck(f"{what} did not return in {late.seconds:g} s", hint=hint, facts=facts)
+    state, place = late.state.get("stat", "?"), late.state.get("wchan", "?")
+    calls = re.findall(r"^\[<0>\] (\w+)\+", late.state.get("stack", ""), re.M)[:_MOST_CALLS]
+    called_by = f", called by {' <- '.join(calls)}" if calls else ""
+    error.kernel_said = f"process {late.pid} is in state {state}, in {place}{called_by}"
+    return error
 
 
 def _owned(place: str, names: list[str]) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.files import symbol
+from vfioctl.kernel.live.process_files import in_text
 from vfioctl.kernel.live.processes import DELETED, SYSPATH
-from vfioctl.kernel.mappings import in_text
 from vfioctl.kernel.open_nodes import Opened, OpenNode, is_path_only
 from vfioctl.kernel.protocol import PCI_ADDRESS, VFIO_DEVICE, Descendant
 from vfioctl.kernel.recorded.tree import Tree

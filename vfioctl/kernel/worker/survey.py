@@ -12,8 +12,7 @@ from vfioctl.errors import HostError
 from vfioctl.kernel.worker.job import ATTEMPTS, KEEPS_DYING, START_TIMEOUT, Job
 from vfioctl.kernel.worker.stall import BUSY_TIMEOUT, Stall, waited_for_processor
 from vfioctl.kernel.worker.wire import module_of, name_of
-from vfioctl.kernel.worker.worker import Reader
-from vfioctl.kernel.worker.workers import Workers
+from vfioctl.kernel.worker.workers import Reader, Workers
 from vfioctl.signals import deferred
 
 _SHORTEST_PAUSE = 0.02
