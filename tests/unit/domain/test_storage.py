@@ -26,14 +26,14 @@ from vfioctl.domain.document.xml import parse, text_of
 from vfioctl.domain.model.definition import Image, volume_name
 from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.errors import BadSpec, MissingLibrary, StalePlan, VfioctlError
+from vfioctl.kernel.disk_images import digest_of, files_in, image_of
 from vfioctl.kernel.libvirt.domains import named
 from vfioctl.kernel.libvirt.storage import INCOMPLETE, WRITTEN
 from vfioctl.kernel.recorded.host import read_tree
 from vfioctl.kernel.recorded.tree import form
-from vfioctl.kernel.seed_image import digest_of, files_in, image_of
 from vfioctl.kernel.simulated.faults import Fault, SimulatedDeath
 from vfioctl.kernel.simulated.host import Simulated
-from vfioctl.kernel.simulated.storage import VOLUMES
+from vfioctl.kernel.simulated.libvirt import VOLUMES
 from vfioctl.session import Session
 
 pytest.importorskip("libvirt")

@@ -24,8 +24,8 @@ from vfioctl.kernel.lenient import text
 from vfioctl.kernel.protocol import DRIVERS_PROBE, PCI_DEVICES, PCI_DRIVERS, Unanswered
 from vfioctl.kernel.recorded.tree import form, parse
 from vfioctl.kernel.simulated import class_devices
+from vfioctl.kernel.simulated.faults import WouldBlock
 from vfioctl.kernel.simulated.host import Simulated
-from vfioctl.kernel.simulated.refusal import WouldBlock
 
 LOCK = f"/proc/driver/nvidia/gpus/{TRAINING}/unbindLock"
 CONSOLE, DUMMY = (f"/sys/class/vtconsole/vtcon{number}/bind" for number in (1, 0))

@@ -12,9 +12,8 @@ from tests.hosts.pool import PARENT, SIZES, add_pool
 from vfioctl.errors import BadDocument, HostError, KernelRefused, Stuck
 from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_DEVICES, PCI_DRIVERS
 from vfioctl.kernel.recorded.tree import Tree, form, parse
-from vfioctl.kernel.simulated.faults import DIE, HANG, Fault, SimulatedDeath
+from vfioctl.kernel.simulated.faults import DIE, HANG, Fault, Refusal, SimulatedDeath, WouldBlock, kstrtoul
 from vfioctl.kernel.simulated.host import Simulated
-from vfioctl.kernel.simulated.refusal import Refusal, WouldBlock, kstrtoul
 from vfioctl.kernel.simulated.vgpu_capacity import facts_of, known_types
 
 BUS = "/sys/bus/mdev/devices"

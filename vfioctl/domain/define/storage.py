@@ -26,8 +26,8 @@ from vfioctl.domain.model.definition import (
 from vfioctl.domain.probe.images import ImageFiles, Writers, files_of
 from vfioctl.domain.resources.volumes import is_image, words_of
 from vfioctl.errors import BadSpec, Foreign, StalePlan
+from vfioctl.kernel.disk_images import NETWORK, USER, digest_of, refuse_without_library, seed_files
 from vfioctl.kernel.libvirt.storage import image_text
-from vfioctl.kernel.seed_image import NETWORK, USER, digest_of, refuse_without_library, seed_files
 from vfioctl.untrusted_text import kind_of_yaml
 
 if TYPE_CHECKING:

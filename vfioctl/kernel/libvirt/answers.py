@@ -1,10 +1,15 @@
-"""What the answers of libvirt mean: values, or its errors as ours, by who must act. May not ask libvirt."""
+"""Connections to libvirt, and what its answers mean: values, or its errors as ours, by who must act.
+
+Alone imports libvirt-python, an extra.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import wraps
 from shlex import quote
-from typing import Any
+from typing import Any, TypeVar
 
 from vfioctl.errors import (
     BadDocument,
@@ -19,6 +24,8 @@ from vfioctl.errors import (
     VfioctlError,
 )
 
+T = TypeVar("T")
+_LONGEST_TEXT = 1000
 Answer = tuple[Any, int, str]
 """The value; or None with libvirt's number of the error and its text."""
 NOT_INSTALLED = "libvirt-python is not installed: pip install 'vfioctl[libvirt]'"
@@ -100,3 +107,55 @@ def _error(code: int, text: str, uri: str, what: str, doing: str) -> VfioctlErro
         error = HostError(f"{doing}: libvirt at {uri} failed")
     error.kernel_said = text
     return error
+
+
+# -- connections -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def connected(uri: str, *, writes: bool = False) -> Iterator[tuple[Any, Any]]:
+    """Yield a connection and the module. `writes`: it may change things, and read secrets; that needs more rights."""
+    import libvirt
+
+    libvirt.registerErrorHandler(lambda *_: None, None)  # it would write to stderr
+    opened = (libvirt.open if writes else libvirt.openReadOnly)(uri)
+    try:
+        yield opened, libvirt
+    finally:
+        opened.close()
+
+
+def answered(ask: Callable[[], T]) -> Answer:
+    """Return what `ask` returns, or the error of libvirt that it raises, as an answer."""
+    try:
+        import libvirt
+    except ImportError:
+        return None, MISSING, NOT_INSTALLED
+    try:
+        return ask(), 0, ""
+    except libvirt.libvirtError as error:
+        code = error.get_error_code() if hasattr(error, "get_error_code") else 0
+        return None, int(code) or 1, str(error).strip()[:_LONGEST_TEXT]
+
+
+def on_connection(
+    *, writes: bool = False, instead: Mapping[int, object] | None = None
+) -> Callable[[Callable[..., object]], Callable[..., Answer]]:
+    """Make a function of a connection, the module libvirt and words a function of a URI and words that answers.
+
+    `instead`: what it answers for errors of libvirt, by their numbers. `writes`: see `connected`.
+    """
+
+    def question_of(ask: Callable[..., object]) -> Callable[..., Answer]:
+        @wraps(ask)
+        def question(uri: str, *words: str) -> Answer:
+            def on_uri() -> object:
+                with connected(uri, writes=writes) as (connection, libvirt):
+                    return ask(connection, libvirt, *words)
+
+            value, code, text = answered(on_uri)
+            return (instead[code], 0, "") if instead and code in instead else (value, code, text)
+
+        return question
+
+    return question_of

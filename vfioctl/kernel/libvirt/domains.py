@@ -1,4 +1,4 @@
-"""Reads libvirt's domains; has it define, start and stop them.
+"""Reads libvirt's domains and files of their guests; has it define, start and stop them. Alone imports libvirt_qemu.
 
 Its questions and orders are functions of a URI and words that return plain data, so that they can run in a worker: a
 daemon may hang. On hosts without a daemon (recorded, simulated) they may ask libvirt's test driver, which never blocks.
@@ -8,13 +8,22 @@ What libvirt says, and every name and document, may come from anybody: texts are
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from vfioctl.errors import HostError
 from vfioctl.kernel.descriptors import closing
-from vfioctl.kernel.libvirt.answers import NO_DOMAIN, OF_STORAGE, UNSUPPORTED, Answer, value_of
-from vfioctl.kernel.libvirt.connection import answered, connected, on_connection
+from vfioctl.kernel.libvirt.answers import (
+    NO_DOMAIN,
+    OF_STORAGE,
+    UNSUPPORTED,
+    Answer,
+    answered,
+    connected,
+    on_connection,
+    value_of,
+)
 from vfioctl.kernel.worker import wire
 
 T = TypeVar("T")
@@ -27,6 +36,11 @@ QUESTION_SECONDS = 30.0
 TEST = "test:"
 """How the URIs of libvirt's test driver begin."""
 _MOST_DOMAINS, _LONGEST_NAME = 10_000, 255
+_ANSWER_SECONDS, _ALL_SECONDS = 3, 15.0
+"""Timeouts for one answer of a guest's agent, and for all."""
+_MOST_FILES, _LONGEST_TEXT = 1000, 256
+_INTERNAL_ERROR = 1
+"""VIR_ERR_INTERNAL_ERROR: what libvirt makes of an agent's refusal, such as for a file that is not there."""
 
 
 # -- for the caller ----------------------------------------------------------------------------------
@@ -122,10 +136,48 @@ def validated(uri: str, xml: str) -> Answer:
 
 @on_connection(writes=True)
 def guest_files(connection: Any, libvirt: Any, name: str, *paths: str) -> dict[str, str]:
-    """The beginnings of files in a domain's guest, by path, through its agent; without those that it does not read."""
-    from vfioctl.kernel.libvirt.agent import read_files
+    """The beginnings of files in a domain's guest, by path, through its agent; without those that it does not read.
 
-    return read_files(connection.lookupByName(name), paths, libvirt.libvirtError)
+    The agent is a program in the guest: its answers may be anything, or never come.
+    """
+    return _read_files(connection.lookupByName(name), paths, libvirt.libvirtError)
+
+
+def _read_files(domain: Any, paths: Sequence[str], refusal: type[Exception]) -> dict[str, str]:
+    until, files = time.monotonic() + _ALL_SECONDS, {}
+    for path in paths[:_MOST_FILES]:
+        if time.monotonic() > until:
+            break
+        try:
+            files[path] = _file(domain, path)
+        except refusal as error:
+            if getattr(error, "get_error_code", lambda: None)() != _INTERNAL_ERROR:
+                raise
+        except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError):  # that is no answer of an agent
+            continue
+    return files
+
+
+def _file(domain: Any, path: str) -> str:
+    import base64
+
+    handle = int(_asked(domain, "guest-file-open", {"path": path, "mode": "r"}))
+    try:
+        content = str(_asked(domain, "guest-file-read", {"handle": handle, "count": _LONGEST_TEXT})["buf-b64"])
+        return base64.b64decode(content[: 2 * _LONGEST_TEXT]).decode("utf-8", "replace")[:_LONGEST_TEXT]
+    finally:
+        _asked(domain, "guest-file-close", {"handle": handle})
+
+
+def _asked(domain: Any, command: str, arguments: dict[str, Any]) -> Any:
+    import json
+
+    import libvirt_qemu
+
+    from vfioctl.untrusted_text import parse_json
+
+    said = json.dumps({"execute": command, "arguments": arguments})
+    return parse_json(libvirt_qemu.qemuAgentCommand(domain, said, _ANSWER_SECONDS, 0))["return"]
 
 
 # -- orders ------------------------------------------------------------------------------------------

@@ -12,9 +12,8 @@ from typing import Any
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from vfioctl.errors import BadSpec, VfioctlError
-from vfioctl.kernel.libvirt.answers import CHANGED, NO_VOLUME, Answer
-from vfioctl.kernel.libvirt.connection import answered, connected, on_connection
-from vfioctl.kernel.seed_image import MOST_IMAGE_BYTES, digest_of, files_in, image_of, seed_files
+from vfioctl.kernel.disk_images import MOST_IMAGE_BYTES, digest_of, files_in, image_of, seed_files
+from vfioctl.kernel.libvirt.answers import CHANGED, NO_VOLUME, Answer, answered, connected, on_connection
 
 WRITTEN = " written"
 """Ends the description of an image with data of a guest."""
@@ -39,11 +38,8 @@ def pool(connection: Any, libvirt: Any, name: str, base: str = "") -> tuple[str,
 
     root = ET.fromstring(connection.storagePoolLookupByName(name).XMLDesc(0))  # noqa: S314 - libvirt's own
     is_there = not base or os.path.exists(base) or not connection.getURI().startswith("qemu:///")
-    return (
-        root.get("type", ""),
-        root.findtext("target/path", ""),
-        is_there or _is_volume(connection, libvirt, base),
-    )
+    is_there = is_there or _is_volume(connection, libvirt, base)
+    return root.get("type", ""), root.findtext("target/path", ""), is_there
 
 
 def _is_volume(connection: Any, libvirt: Any, path: str) -> bool:

@@ -22,8 +22,7 @@ from vfioctl.kernel.protocol import (
     Prefixes,
     Unanswered,
 )
-from vfioctl.kernel.recorded import processes
-from vfioctl.kernel.recorded.config_space import config_of, rom_of
+from vfioctl.kernel.recorded import devices
 from vfioctl.kernel.recorded.tree import END, MOST_BYTES, Node, Tree, parse
 from vfioctl.kernel.untrusted_files import read_file
 from vfioctl.kernel.worker.wire import name_of
@@ -165,7 +164,7 @@ class Recorded(Kernel):
 
     @property
     def reads_all_processes(self) -> bool:
-        return processes.read_by_root(self.tree)
+        return devices.read_by_root(self.tree)
 
     @property
     def believed_users(self) -> Collection[str]:
@@ -175,13 +174,13 @@ class Recorded(Kernel):
         return path  # owners of control groups are not recorded
 
     def open_nodes(self, pid: str) -> Opened:
-        return processes.open_nodes(self.tree, pid)
+        return devices.open_nodes(self.tree, pid)
 
     def below(self, path: str) -> Sequence[Descendant]:
         resolved = self.tree.resolve(path)
         if resolved not in self.tree.directories:
             raise KernelRefused(path, errnos.ENOENT)
-        return list(processes.below(self.tree, resolved))
+        return list(devices.below(self.tree, resolved))
 
     def claimed(self, number: str) -> bool:
         return number in self.tree.properties.get("sim:claimed", {})
@@ -194,10 +193,10 @@ class Recorded(Kernel):
         return {name: state for name, state in known.items() if state}
 
     def config(self, address: str) -> bytes:
-        return config_of(self.tree, address)
+        return devices.config_of(self.tree, address)
 
     def rom(self, address: str) -> bytes:
-        return rom_of(self.tree, address)
+        return devices.rom_of(self.tree, address)
 
     def ask_libvirt(self, uri: str, question: str, *words: str) -> Any:
         from vfioctl.kernel.libvirt.domains import asked_here

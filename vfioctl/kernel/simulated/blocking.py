@@ -8,7 +8,7 @@ from vfioctl.errors import KernelRefused, Stuck
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated import class_devices, drivers, groups, mediated, rules, virtual
-from vfioctl.kernel.simulated.refusal import Refusal, WouldBlock
+from vfioctl.kernel.simulated.faults import Refusal, WouldBlock
 from vfioctl.units import UUID
 from vfioctl.untrusted_text import parse_json
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from vfioctl.kernel.protocol import PCI_DEVICES
 from vfioctl.kernel.recorded.tree import Node, Tree
-from vfioctl.kernel.simulated.refusal import Refusal
+from vfioctl.kernel.simulated.faults import Refusal
 from vfioctl.untrusted_text import parse_json
 
 VTCONSOLES = "/sys/class/vtconsole"

@@ -14,8 +14,8 @@ from vfioctl.kernel.modalias import NATIVE, Aliases
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, PCI_DRIVERS
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated import class_devices, groups, mediated, vendor
+from vfioctl.kernel.simulated.faults import Refusal
 from vfioctl.kernel.simulated.groups import driver_of, group_of, is_vfio
-from vfioctl.kernel.simulated.refusal import Refusal
 
 PAGE_SIZE = 4096
 NO_OVERRIDE = "(null)"

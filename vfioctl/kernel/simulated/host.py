@@ -17,9 +17,8 @@ from vfioctl.kernel.recorded.host import Recorded, read_tree
 from vfioctl.kernel.recorded.tree import MOST_BYTES, Tree, form
 from vfioctl.kernel.simulated import blocking, class_devices, groups, rules
 from vfioctl.kernel.simulated.blocking import MANAGING, UNDER_LOCK, block, blocked, release, subject_of
-from vfioctl.kernel.simulated.faults import DIE, HANG, HANG_THEN_RETURN, Fault, SimulatedDeath
+from vfioctl.kernel.simulated.faults import DIE, HANG, HANG_THEN_RETURN, Fault, SimulatedDeath, WouldBlock
 from vfioctl.kernel.simulated.files import BOOT_ID, KEPT_ROOTS, boot_file, rebooted, replace
-from vfioctl.kernel.simulated.refusal import WouldBlock
 from vfioctl.kernel.untrusted_files import read_file
 
 T = TypeVar("T")

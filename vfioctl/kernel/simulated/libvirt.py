@@ -5,6 +5,9 @@ forgets with each connection. So definitions are kept where libvirtd keeps them,
 those that the test driver's own file has; an empty text stands for one of these that was removed. A domain that runs
 has its document in /run/libvirt/qemu, also as with libvirtd. As QEMU does, one that runs needs its functions on VFIO,
 or vGPUs of NVIDIA's vendor-specific VFIO.
+
+Volumes are kept too. The pools are the test driver's, and it reads the document of each volume. An image is kept as its
+words, see `image_text`; a seed as the digest of what a guest reads in it, from an image that is made as on a machine.
 """
 
 from __future__ import annotations
@@ -14,15 +17,22 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from vfioctl.kernel.libvirt.answers import value_of
+from vfioctl.errors import VfioctlError
+from vfioctl.kernel.disk_images import digest_of, files_in
+from vfioctl.kernel.libvirt.answers import CHANGED, NO_DOMAIN, NO_VOLUME, value_of
 from vfioctl.kernel.libvirt.domains import asked_here
+from vfioctl.kernel.libvirt.storage import seed_content
 from vfioctl.kernel.protocol import PCI_DEVICES
 from vfioctl.kernel.recorded.tree import Tree
-from vfioctl.kernel.simulated import storage, vgpu_capacity
+from vfioctl.kernel.simulated import vgpu_capacity
 from vfioctl.kernel.simulated.groups import driver_of, is_vfio
 
 DEFINITIONS, RUNNING = "/etc/libvirt/qemu", "/run/libvirt/qemu"
-_INTERNAL, _OPERATION_FAILED, _NO_DOMAIN, _INVALID_NOW = 1, 9, 42, 55
+VOLUMES = "/etc/libvirt/storage"
+"""The directory of the pools, each with a file for each volume."""
+_BASE_SIZE = 10 << 30
+"""Of every base image, which is no more than a name here."""
+_INTERNAL, _OPERATION_FAILED, _INVALID_NOW, _VOLUME_EXISTS = 1, 9, 55, 90  # virErrorNumber
 _UUID = re.compile(r"<uuid>([0-9a-f-]{36})</uuid>", re.ASCII)
 _NAME = re.compile(r"<name>([^<]*)</name>")
 _PASSWORD = re.compile(r"(<graphics [^<>]*?) passwd='[^'<>]*'")
@@ -42,14 +52,16 @@ def ask(tree: Tree, uri: str, question: str, *words: str) -> Any:
         asked_here(uri, "facts")  # a host without libvirt has none of these
         return kept
     if question in ("volume", "seed"):
-        return storage.ask(tree, uri, question, *words)
+        pool, name = words
+        asked_here(uri, "pool", pool)
+        return tree.files.get(f"{VOLUMES}/{pool}/{name}", "")
     return asked_here(uri, question, *words)
 
 
 def tell(tree: Tree, uri: str, order: str, *words: str) -> None:
     """See `Kernel.tell_libvirt`."""
-    if order in storage.ORDERS:
-        storage.tell(tree, uri, order, *words)
+    if order in ("create_image", "write_seed", "delete_volume"):
+        _tell_storage(tree, uri, order, *words)
         return
     of_driver = asked_here(uri, "facts")[2]
     known = _all(tree, of_driver)
@@ -64,7 +76,7 @@ def tell(tree: Tree, uri: str, order: str, *words: str) -> None:
         return
     name = words[0]
     if name not in known:
-        refused(_NO_DOMAIN, f"Domain not found: no domain with name '{name}'")
+        refused(NO_DOMAIN, f"Domain not found: no domain with name '{name}'")
     of_itself = "" if name in {domain[0] for domain in of_driver} else None
     if order == "undefine":
         _keep(tree, DEFINITIONS, name, of_itself)
@@ -75,6 +87,31 @@ def tell(tree: Tree, uri: str, order: str, *words: str) -> None:
         _start(tree, name, known, refused)
     else:
         _keep(tree, RUNNING, name, of_itself)
+
+
+def _tell_storage(tree: Tree, uri: str, order: str, pool: str, name: str, *words: str) -> None:
+    asked_here(uri, "pool", pool)
+    path = f"{VOLUMES}/{pool}/{name}"
+    refused = partial(_refused, uri, order, (pool, name))
+    if order == "delete_volume":
+        if path not in tree.files:
+            refused(NO_VOLUME, f"Storage volume not found: no storage vol '{name}'")
+        tree.remove(path)
+        return
+    if path in tree.files:
+        refused(_VOLUME_EXISTS, f"storage volume '{name}' exists already")
+    if order == "create_image":
+        size, _, base = words[0].partition(" on ")
+        text = f"{_BASE_SIZE if size == '0' else size}{' on ' * bool(base)}{base}"
+        asked_here(uri, order, pool, name, text)
+        tree.put(path, text)
+        return
+    try:
+        content = seed_content(*words)
+    except VfioctlError as error:
+        refused(CHANGED, error.message)
+    else:
+        tree.put(path, digest_of(files_in(content)))
 
 
 def _refused(uri: str, order: str, words: tuple[str, ...], code: int, text: str) -> None:

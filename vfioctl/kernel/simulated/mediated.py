@@ -12,7 +12,7 @@ import posixpath
 from vfioctl.kernel.host_paths import MDEV_PARENTS
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated import groups, vgpu_capacity
-from vfioctl.kernel.simulated.refusal import Refusal, WouldBlock, kstrtoul
+from vfioctl.kernel.simulated.faults import Refusal, WouldBlock, kstrtoul
 
 BUS = "/sys/bus/mdev"
 _UUID_LENGTH = 36

@@ -16,8 +16,8 @@ from vfioctl.kernel.modalias import NATIVE, VFIO
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DRIVERS
 from vfioctl.kernel.recorded.tree import Node, Tree
 from vfioctl.kernel.simulated import class_devices, drivers, groups, mediated, vendor, vgpu_capacity, virtual
+from vfioctl.kernel.simulated.faults import Refusal
 from vfioctl.kernel.simulated.groups import driver_of, is_vfio
-from vfioctl.kernel.simulated.refusal import Refusal
 from vfioctl.units import UUID_FORM
 
 Store = Callable[[Tree, str, str], None]

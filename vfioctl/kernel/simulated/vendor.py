@@ -14,7 +14,7 @@ import re
 from vfioctl.kernel.host_paths import MDEV_PARENTS
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated import class_devices, groups, vgpu_capacity
-from vfioctl.kernel.simulated.refusal import Refusal, kstrtoul
+from vfioctl.kernel.simulated.faults import Refusal, kstrtoul
 from vfioctl.untrusted_text import parse_json
 
 PARAMS_MAX = 256

@@ -15,7 +15,7 @@ from contextlib import suppress
 from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_DEVICES
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated import class_devices, drivers, groups, vgpu_capacity
-from vfioctl.kernel.simulated.refusal import Refusal, WouldBlock, kstrtoul
+from vfioctl.kernel.simulated.faults import Refusal, WouldBlock, kstrtoul
 from vfioctl.kernel.simulated.vgpu_capacity import number_at
 from vfioctl.untrusted_text import parse_json
 
