@@ -32,45 +32,16 @@ CDI_ETC, CDI_RUN = "/etc/cdi", "/var/run/cdi"
 """Where container runtimes look for CDI files. What is in the second one is gone after a reboot."""
 _FUNCTION = frozenset(
     {
-        "boot_vga",
-        "class",
-        "current_link_speed",
-        "current_link_width",
-        "d3cold_allowed",
-        "device",
-        "driver_override",
-        "enable",
-        "local_cpulist",
-        "local_cpus",
-        "max_link_speed",
-        "max_link_width",
-        "modalias",
-        "numa_node",
-        "power_state",
-        "reset_method",
-        "resource",
-        "revision",
-        "sriov_drivers_autoprobe",
-        "sriov_numvfs",
-        "sriov_offset",
-        "sriov_stride",
-        "sriov_totalvfs",
-        "sriov_vf_device",
-        "subsystem_device",
-        "subsystem_vendor",
-        "vendor",
+        "class", "device", "modalias", "revision", "subsystem_device", "subsystem_vendor", "vendor",
+        "boot_vga", "d3cold_allowed", "driver_override", "enable", "power_state", "reset_method", "resource",
+        "current_link_speed", "current_link_width", "max_link_speed", "max_link_width",
+        "local_cpulist", "local_cpus", "numa_node",
+        "sriov_drivers_autoprobe", "sriov_numvfs", "sriov_offset", "sriov_stride", "sriov_totalvfs", "sriov_vf_device",
     }
-)
+)  # fmt: skip
 _TYPE = frozenset({"available_instances", "description", "device_api", "name"})
 _NVIDIA = frozenset(
-    {
-        "creatable_vgpu_types",
-        "current_vgpu_type",
-        "gpu_instance_id",
-        "placement_id",
-        "vgpu_params",
-        "warm_update",
-    }
+    {"creatable_vgpu_types", "current_vgpu_type", "gpu_instance_id", "placement_id", "vgpu_params", "warm_update"}
 )
 SILENT = frozenset({"gpu_instance_id", "placement_id"})
 """Files that return ENXIO while no guest runs."""

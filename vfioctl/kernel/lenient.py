@@ -30,7 +30,7 @@ def text_of(kernel: FileReader, path: str) -> str:
 
 @per_subject
 def text(kernel: FileReader, path: str) -> str:
-    """`text_of`, for `Isolation.survey`."""
+    """`text_of`, for `Reader.survey`."""
     return text_of(kernel, path)
 
 
@@ -90,7 +90,7 @@ def nvidia_gpus(kernel: FileReader) -> list[str]:
 
 @per_subject
 def text_or_errno(kernel: FileReader, path: str) -> str | int:
-    """A file's text, or the errno of the refusal; for `Isolation.survey`."""
+    """A file's text, or the errno of the refusal; for `Reader.survey`."""
     try:
         return kernel.read(path)
     except KernelRefused as error:

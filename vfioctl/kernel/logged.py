@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
 
@@ -64,24 +63,15 @@ def _logged_answers(name: str, answers: Iterator[tuple[str, Any]], begun: float)
 def _call(function: Callable[..., Any], name: str, level: int, /, *arguments: Any, **options: Any) -> Any:
     call = f"{name} {_words(arguments, options, values=level > logging.DEBUG)}".rstrip()
     begun = time.monotonic()
-    with _logged_failures(call, level, begun):
-        answer = function(*arguments, **options)
-    _log.log(
-        level, "%s: %s (%s)", call, "done" if answer is None or callable(answer) else _short(answer), _since(begun)
-    )
-    return answer
-
-
-@contextmanager
-def _logged_failures(call: str, level: int, begun: float) -> Iterator[None]:
     try:
-        yield
-    except KernelRefused as error:
-        _log.log(level, "%s: %s (%s)", call, error.symbol, _since(begun))
-        raise
+        answer = function(*arguments, **options)
     except VfioctlError as error:
-        _log.log(level, "%s: %s: %s (%s)", call, type(error).__name__, error.message, _since(begun))
+        said = error.symbol if isinstance(error, KernelRefused) else f"{type(error).__name__}: {error.message}"
+        _log.log(level, "%s: %s (%s)", call, said, _since(begun))
         raise
+    said = "done" if answer is None or callable(answer) else _short(answer)
+    _log.log(level, "%s: %s (%s)", call, said, _since(begun))
+    return answer
 
 
 def _words(arguments: tuple[Any, ...], options: dict[str, Any], *, values: bool) -> str:

@@ -64,7 +64,7 @@ class Descendant(NamedTuple):
 
 
 def per_subject(read: Callable[[K, str], T]) -> Callable[[K], Callable[[str], T]]:
-    """Turns `read(kernel, subject)` into a reader for `Isolation.survey`, called as `reader(kernel)(subject)`."""
+    """Turns `read(kernel, subject)` into a reader for `Reader.survey`, called as `reader(kernel)(subject)`."""
 
     @wraps(read)
     def reader(kernel: K) -> Callable[[str], T]:
@@ -111,28 +111,6 @@ class FileReader(Protocol):
 
     def texts_below(self, path: str, name: str) -> Directory:
         """Reads the file `name` in each subdirectory. `texts` and `refused` are by name of the subdirectory."""
-
-
-class Isolation(Protocol):
-    """Runs reads that may block without a timeout in workers, so that the caller does not block."""
-
-    def survey(
-        self,
-        reader: Callable[..., Callable[[str], T]],
-        subjects: Iterable[str],
-        *,
-        args: Sequence[object] = (),
-        timeout: float | None = None,
-        total: float | None = None,
-    ) -> Iterator[tuple[str, T | Unanswered]]:
-        """Yields each subject with the result of `reader(kernel, *args)(subject)`, in order; Unanswered if it blocked.
-
-        `reader` is a module-level function or class; workers import it by name, so its module should import no model.
-        Each worker calls it once, and reads its part of the subjects with the result. `args` and results are plain data
-        (marshal). `timeout`: seconds without progress until a subject is skipped; None for the host's default.
-        `total`: seconds of waiting until all subjects without a result are skipped; None for no limit. On a live host,
-        reading starts with the call. `per_subject` makes a reader from a stateless function.
-        """
 
 
 class Processes(Protocol):
@@ -182,8 +160,27 @@ class DiskImages(Protocol):
         """The image at a path, which need not exist: which file it is, and on which image it is based."""
 
 
-class Domains(DiskImages, Protocol):
-    """Asks libvirt."""
+class Reader(FileReader, Processes, DiskImages, Protocol):
+    """All methods that read a host. It has none that changes one, so mypy verifies that a probe cannot."""
+
+    def survey(
+        self,
+        reader: Callable[..., Callable[[str], T]],
+        subjects: Iterable[str],
+        *,
+        args: Sequence[object] = (),
+        timeout: float | None = None,
+        total: float | None = None,
+    ) -> Iterator[tuple[str, T | Unanswered]]:
+        """Yields each subject with the result of `reader(kernel, *args)(subject)`, in order; Unanswered if it blocked.
+
+        Reads that may block without a timeout run in workers, so that the caller does not block.
+        `reader` is a module-level function or class; workers import it by name, so its module should import no model.
+        Each worker calls it once, and reads its part of the subjects with the result. `args` and results are plain data
+        (marshal). `timeout`: seconds without progress until a subject is skipped; None for the host's default.
+        `total`: seconds of waiting until all subjects without a result are skipped; None for no limit. On a live host,
+        reading starts with the call. `per_subject` makes a reader from a stateless function.
+        """
 
     def ask_libvirt(self, uri: str, question: str, *words: str) -> Any:
         """The answer to one of the questions of `vfioctl.kernel.libvirt`, plain data; asked in a worker.
@@ -192,10 +189,6 @@ class Domains(DiskImages, Protocol):
         to define in /etc/libvirt/qemu, as libvirtd does, because the test driver forgets it with the connection.
         Raises what `libvirt.value_of` raises; HostError if there is no answer.
         """
-
-
-class Reader(FileReader, Isolation, Processes, Domains, Protocol):
-    """All methods that read a host. It has none that changes one, so mypy verifies that a probe cannot."""
 
     def properties(self, modalias: str) -> Mapping[str, str]:
         """The properties of a device in the hardware database: ID_VENDOR_FROM_DATABASE, ID_MODEL_FROM_DATABASE, ..."""

@@ -63,18 +63,14 @@ def read_start(path: str | os.PathLike[str], most: int) -> bytes:
 
 
 def read_regular(fd: int, most: int) -> bytes:
-    """As `read_start`, for a descriptor that was opened with O_PATH."""
-    refuse_special(os.fstat(fd).st_mode)
-    with closing(os.open(f"/proc/self/fd/{fd}", READ)) as opened:  # the same file, whatever its name leads to by now
-        return read_up_to(opened, most)
-
-
-def refuse_special(mode: int) -> None:
-    """Raises OSError (EISDIR, ENXIO) unless this is the mode of a regular file."""
+    """As `read_start`, for a descriptor that was opened with O_PATH. Raises OSError, also EISDIR."""
+    mode = os.fstat(fd).st_mode
     if stat.S_ISDIR(mode):
         raise OSError(errnos.EISDIR, os.strerror(errnos.EISDIR))
     if not stat.S_ISREG(mode):
         raise OSError(errnos.ENXIO, f"it is {_KINDS.get(stat.S_IFMT(mode), 'special')}, not a regular file")
+    with closing(os.open(f"/proc/self/fd/{fd}", READ)) as opened:  # the same file, whatever its name leads to by now
+        return read_up_to(opened, most)
 
 
 def _whole(data: bytes, most: int) -> bytes:

@@ -33,10 +33,10 @@ def open_inside(root: int, path: str, *, follow_last: bool = True) -> int:
 
     `follow_last`: whether a symbolic link at the end is followed. Absolute links and `..` stay inside, as in a chroot.
     """
-    name = _encoded(path)
+    name, flags = _encoded(path), _LOOK if follow_last else _LOOK | os.O_NOFOLLOW
     for _ in range(_ATTEMPTS):
         try:
-            return openat2(root, name, _flags(follow_last), RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
+            return openat2(root, name, flags, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
         except OSError as error:
             # EAGAIN: something was renamed while `..` was resolved; where that never ends, the walk does not mind
             if error.errno in (errnos.ENOSYS, errnos.EPERM):
@@ -55,7 +55,11 @@ def open_root(path: str) -> int:
         except OSError as error:
             if error.errno not in (errnos.ENOSYS, errnos.EPERM):
                 raise
-        return _descend(top, path.split("/"))
+        here = os.dup(top)
+        for part in filter(None, path.split("/")):
+            with closing(here):
+                here = os.open(part, flags | os.O_NOFOLLOW, dir_fd=here)
+        return here
 
 
 def _encoded(path: str) -> bytes:
@@ -70,10 +74,6 @@ def _encoded(path: str) -> bytes:
     return name
 
 
-def _flags(follow_last: bool) -> int:  # noqa: FBT001 - private
-    return _LOOK if follow_last else _LOOK | os.O_NOFOLLOW
-
-
 # -- without openat2 -----------------------------------------------------------------------------------
 
 
@@ -84,11 +84,12 @@ def _walk(root: int, path: str, *, follow_last: bool) -> int:
         while todo:
             part = todo.popleft()
             if part in ("", ".", ".."):
-                _refuse_file(opened[-1])
+                if not stat.S_ISDIR(os.fstat(opened[-1]).st_mode):
+                    raise OSError(errnos.ENOTDIR, os.strerror(errnos.ENOTDIR))
                 if part == ".." and len(opened) > 1:
                     os.close(opened.pop())
                 continue
-            opened.append(os.open(part, _flags(follow_last=False), dir_fd=opened[-1]))
+            opened.append(os.open(part, _LOOK | os.O_NOFOLLOW, dir_fd=opened[-1]))
             if not (todo or follow_last) or not stat.S_ISLNK(os.fstat(opened[-1]).st_mode):
                 continue
             hops += 1
@@ -103,16 +104,3 @@ def _walk(root: int, path: str, *, follow_last: bool) -> int:
     finally:
         for fd in opened:
             os.close(fd)
-
-
-def _refuse_file(fd: int) -> None:
-    if not stat.S_ISDIR(os.fstat(fd).st_mode):
-        raise OSError(errnos.ENOTDIR, os.strerror(errnos.ENOTDIR))
-
-
-def _descend(top: int, parts: list[str]) -> int:
-    here = os.dup(top)
-    for part in filter(None, parts):
-        with closing(here):
-            here = os.open(part, _LOOK | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
-    return here

@@ -60,7 +60,7 @@ class Captured(Live):
     def read(self, path: str) -> str:
         most = files.MOST_OF_SYSFS if path.startswith("/sys/") else files.MOST_TEXT
         with self._inside(path) as fd:
-            text = text_of(fd, most)
+            text = untrusted_files.read_regular(fd, most).decode("utf-8", "replace").rstrip("\n")
         return text.rstrip("\n\0") if path.startswith("/sys/") else text
 
     def link(self, path: str) -> str:
@@ -134,7 +134,19 @@ class Captured(Live):
         return ""
 
     def below(self, path: str) -> Sequence[Descendant]:
-        return below_captured(self.directory, path)
+        """As `live.processes.below`, in the same order. Raises KernelRefused when `path` is no directory."""
+        descendants, todo = [], _entries(path, self.directory(path, ()))
+        while todo:
+            here = todo.pop()
+            try:
+                directory = self.directory(here, ("dev",))
+            except KernelRefused:  # most entries are files
+                continue
+            if "subsystem" in directory.links:
+                subsystem = directory.links["subsystem"].rpartition("/")[2]
+                descendants.append(Descendant(here, subsystem, directory.texts.get("dev", "")))
+            todo += _entries(here, directory)
+        return descendants
 
     def unit_states(self, names: Sequence[str]) -> Mapping[str, str]:
         return {}
@@ -192,35 +204,10 @@ def read_attribute(name: str, directory: int) -> str:
         return files.text_in(untrusted_files.read_regular(fd, _ATTRIBUTE))
 
 
-def text_of(fd: int, most: int) -> str:
-    """The beginning of a file that was opened with O_PATH. Raises OSError."""
-    return untrusted_files.read_regular(fd, most).decode("utf-8", "replace").rstrip("\n")
-
-
 def read_below(name: str, folder: str, directory: int) -> str:
     """The same for the file `name` in a directory of a directory. Raises OSError (ENOTDIR) for a link to one."""
     with closing(os.open(folder, _LOOK | os.O_DIRECTORY, dir_fd=directory)) as below:
         return read_attribute(name, below)
-
-
-ReadDirectory = Callable[[str, Collection[str]], Directory]
-"""`FileReader.directory` with all links."""
-
-
-def below_captured(read: ReadDirectory, path: str) -> list[Descendant]:
-    """As `live.processes.below`, in the same order. Raises KernelRefused when `path` is no directory."""
-    paths, todo = [], _entries(path, read(path, ()))
-    while todo:
-        here = todo.pop()
-        try:
-            directory = read(here, ("dev",))
-        except KernelRefused:  # most entries are files
-            continue
-        if "subsystem" in directory.links:
-            subsystem = directory.links["subsystem"].rpartition("/")[2]
-            paths.append(Descendant(here, subsystem, directory.texts.get("dev", "")))
-        todo += _entries(here, directory)
-    return paths
 
 
 def _entries(path: str, directory: Directory) -> list[str]:

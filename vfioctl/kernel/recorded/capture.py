@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno as errnos
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.host_paths import SILENT, PlaceReader, places
@@ -78,9 +78,8 @@ class _Capture:
         self._take_aliases()
         for modalias in sorted(self._modaliases):
             if names := self._kernel.properties(modalias):
-                self.tree.properties[f"hwdb:{modalias}"] = {
-                    key: value for key, value in names.items() if key.endswith("_FROM_DATABASE")
-                }
+                kept = {key: value for key, value in names.items() if key.endswith("_FROM_DATABASE")}
+                self.tree.properties[f"hwdb:{modalias}"] = kept
         gpus = nvidia_gpus(self._kernel)
         answer = self._kernel.nvml(gpus, types=True, links=True)() if gpus else {}
         if isinstance(answer, Unanswered):
@@ -108,7 +107,7 @@ class _Capture:
         for name, target in sorted(directory.links.items()):
             self.tree.put_link(f"{path}/{self._redacted(name)}", self._redacted(target))
         for name in directory.refused:
-            self.tree.put_refused(f"{path}/{name}", _errno_of(directory.refused[name]))
+            self.tree.put_refused(f"{path}/{name}", getattr(errnos, directory.refused[name], errnos.EIO))
             self.unread += [f"{path}/{name}"] if name not in SILENT or directory.refused[name] != "ENXIO" else []
         for name in directory.names & {"reset", "reset_subordinate"}:
             self.tree.put_refused(f"{path}/{name}", errnos.EACCES)  # write-only: only its presence is recorded
@@ -142,8 +141,7 @@ class _Capture:
     def _take_processor(self) -> None:
         wanted = re.compile(r"(vendor_id\s*:.*|flags\s*:.*|Features\s*:.*)")
         first = text_of(self._kernel, "/proc/cpuinfo").split("\n\n")[0]
-        lines = [line for line in first.split("\n") if wanted.fullmatch(line)]
-        if lines:
+        if lines := [line for line in first.split("\n") if wanted.fullmatch(line)]:
             self.tree.put("/proc/cpuinfo", "\n".join(lines))
 
     def _take_aliases(self) -> None:
@@ -151,7 +149,9 @@ class _Capture:
         path = f"/lib/modules/{release}/modules.alias"
         text = text_of(self._kernel, path)
         if release and text:
-            self.tree.put(path, "\n".join(_matching_lines(text, self._modaliases)))
+            aliases = Aliases(text)
+            used = {a.line for name in self._modaliases for bus in (NATIVE, VFIO) for a in aliases.matching(name, bus)}
+            self.tree.put(path, "\n".join(line for line in text.split("\n") if line in used))
 
     def _redacted(self, text: str) -> str:
         """Replaces UUIDs and MAC addresses, each always by the same pseudonym, so that files stay comparable."""
@@ -162,15 +162,3 @@ class _Capture:
         if private.startswith(begins):
             return private
         return self._pseudonyms.setdefault(private, begins + ends.format(len(self._pseudonyms) + 1))
-
-
-def _errno_of(symbol: str) -> int:
-    import errno
-
-    return int(getattr(errno, symbol, errno.EIO))
-
-
-def _matching_lines(text: str, modaliases: Iterable[str]) -> Iterator[str]:
-    table = Aliases(text)
-    used = {alias.line for modalias in modaliases for bus in (NATIVE, VFIO) for alias in table.matching(modalias, bus)}
-    return (line for line in text.split("\n") if line in used)

@@ -49,8 +49,7 @@ class Recorded(Kernel):
     """Implements the kernel protocol on a tree. Nothing blocks, and nothing can be written."""
 
     def __init__(self, tree: Tree, description: str) -> None:
-        self._tree = tree
-        self._description = description
+        self._tree, self._description = tree, description
 
     @property
     def tree(self) -> Tree:
@@ -99,8 +98,7 @@ class Recorded(Kernel):
             return DiskImage(path)
 
     def directory(self, path: str, wanted: Collection[str], links: Prefixes = EVERY_LINK) -> Directory:
-        names = self.children(path)
-        resolved = self.tree.resolve(path)
+        names, resolved = self.children(path), self.tree.resolve(path)
         targets = {n: self.tree.links[f"{resolved}/{n}"] for n in names if f"{resolved}/{n}" in self.tree.links}
         texts, refused = {}, {}
         for name in names:
@@ -131,7 +129,8 @@ class Recorded(Kernel):
         timeout: float | None = None,
         total: float | None = None,
     ) -> Iterator[tuple[str, T | Unanswered]]:
-        read_one = read_with(self, reader, args)
+        name_of(reader)  # as for a worker, which could not import another one
+        read_one = reader(self, *marshal.loads(marshal.dumps(cast(Any, tuple(args)))))
         for subject in subjects:
             yield subject, self._answer_of(read_one, str(subject))
 
@@ -202,14 +201,3 @@ class Recorded(Kernel):
         from vfioctl.kernel.libvirt.domains import asked_here
 
         return asked_here(uri, question, *words)
-
-
-def read_with(
-    kernel: Recorded, reader: Callable[..., Callable[[str], T]], args: Sequence[object]
-) -> Callable[[str], T]:
-    """The function that reads one subject, in this process. Checks that a worker could run it too.
-
-    Raises TypeError or ValueError for a reader or arguments that cannot be sent to a worker.
-    """
-    name_of(reader)
-    return reader(kernel, *marshal.loads(marshal.dumps(cast(Any, tuple(args)))))

@@ -19,18 +19,9 @@ SYNTHETIC = f"{HEADER} synthetic"
 END = "#end"
 """The last line of a file: without it, the file is truncated."""
 MOST_BYTES, LONGEST_LINE, DEEPEST = 64 << 20, 65_536, 64
-ROOTS = (
-    "/sys/",
-    "/proc/",
-    "/dev/",
-    "/lib/",
-    "/etc/mdevctl.d/",
-    "/etc/vfioctl/vgpu.d/",
-    "/etc/libvirt/",
-    "/run/libvirt/",
-    "/etc/cdi/",
-    "/var/run/cdi/",
-)
+_OF_KERNEL = ("/sys/", "/proc/", "/dev/", "/lib/")
+_OF_VGPUS = ("/etc/mdevctl.d/", "/etc/vfioctl/vgpu.d/")
+ROOTS = (*_OF_KERNEL, *_OF_VGPUS, "/etc/libvirt/", "/run/libvirt/", "/etc/cdi/", "/var/run/cdi/")
 _ABOVE_ROOTS = ("/", "/etc", "/etc/vfioctl", "/run", "/var", "/var/run")
 SUBJECTS = ("hwdb:", "nvml:", "sim:", "unit:", "user:")
 
@@ -79,8 +70,10 @@ class Tree:
 
     def exists(self, path: str) -> bool:
         """Whether something is recorded at a resolved path."""
-        is_leaf = path in self.files or path in self.links or path in self.refused or path in self.nodes
-        return is_leaf or path in self.directories
+        return self.is_leaf(path) or path in self.directories
+
+    def is_leaf(self, path: str) -> bool:
+        return path in self.files or path in self.links or path in self.refused or path in self.nodes
 
     def text(self, path: str) -> str:
         """A file's text. Raises KernelRefused."""
@@ -152,7 +145,8 @@ def parse(text: str, source: str) -> Tree:
         except ValueError as error:
             raise BadDocument(f"{source}, line {number}: {error}") from None
     tree.files.update((path, "\n".join(parts)) for path, parts in texts.items())
-    _check_consistent(tree, source)
+    for path in filter(tree.is_leaf, tree.directories):
+        raise BadDocument(f"{source}: {path} is a directory and something else")
     return tree
 
 
@@ -220,12 +214,6 @@ def _node(text: str) -> Node:
     return Node(match[1], int(match[2]), int(match[3]))
 
 
-def _check_consistent(tree: Tree, source: str) -> None:
-    for path in tree.directories:
-        if path in tree.files or path in tree.links or path in tree.refused or path in tree.nodes:
-            raise BadDocument(f"{source}: {path} is a directory and something else")
-
-
 def form(tree: Tree) -> str:
     """The text of the host file: sorted, one fact a line."""
     comments = ("".join(c if c.isprintable() else " " for c in comment) for comment in tree.comments)
@@ -282,11 +270,7 @@ def _escape(text: str) -> str:
     """The text on one line, without a character that could control a terminal."""
     if text.isprintable() and "\\" not in text:
         return text
-    return "".join(c if c.isprintable() and c != "\\" else _escaped(c) for c in text)
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode()
+    return "".join(c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode() for c in text)
 
 
 def _quoted(path: str) -> str:
