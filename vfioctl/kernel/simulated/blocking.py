@@ -48,7 +48,7 @@ def never_returns(tree: Tree, path: str, value: str) -> bool:
     driver = groups.driver_of(tree, device) or ""
     if not path.endswith(f"/{driver}/unbind"):
         return False
-    if groups.is_vfio(driver) or f"{device}/vfio-dev" in tree.directories:
+    if groups.is_vfio_device(tree, device):
         return groups.opened(tree, device)
     sounding = class_devices.nodes_below(tree, f"{device}/sound")
     return any(class_devices.open_by(tree, node) for node in sounding)
@@ -111,18 +111,14 @@ def release(tree: Tree, subject: str) -> None:
     while waits:
         waits = False
         try:
-            _resume(tree, path, value)
+            if path.startswith(MANAGING):
+                virtual.sriov_disable(tree, tree.resolve(f"{PCI_DEVICES}/{subject_of(path)}"))
+            else:
+                rules.resume(tree, path, value)
         except WouldBlock:
             waits = True
         except (KernelRefused, Refusal):
             continue
-
-
-def _resume(tree: Tree, path: str, value: str) -> None:
-    if path.startswith(MANAGING):
-        virtual.sriov_disable(tree, tree.resolve(f"{PCI_DEVICES}/{subject_of(path)}"))
-    else:
-        rules.resume(tree, path, value)
 
 
 def _never_returned(path: str, value: str, address: str) -> Stuck:

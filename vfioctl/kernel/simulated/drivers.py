@@ -138,8 +138,7 @@ def vfio_pci_core_register_device(tree: Tree, device: str) -> None:
 
 def devices(tree: Tree) -> Iterator[str]:
     """All functions, in address order."""
-    for address in sorted(tree.directories.get(PCI_DEVICES, ())):
-        yield tree.resolve(f"{PCI_DEVICES}/{address}")
+    return (tree.resolve(f"{PCI_DEVICES}/{address}") for address in sorted(tree.directories.get(PCI_DEVICES, ())))
 
 
 def device_called(tree: Tree, value: str) -> str:
@@ -154,15 +153,11 @@ def native_drivers(tree: Tree, device: str) -> set[str]:
     """The drivers that the modules' aliases name."""
     modalias = tree.files.get(f"{device}/modalias", "")
     modules = Aliases(modules_alias(tree)).modules(modalias, NATIVE)
-    return {driver for module in modules for driver in _drivers_of_module(tree, module)}
+    names = (name for module in modules for name in tree.directories.get(f"/sys/module/{module}/drivers", ()))
+    return {name.removeprefix("pci:") for name in names}
 
 
 def modules_alias(tree: Tree) -> str:
     """The text of modules.alias."""
     release = tree.files.get("/proc/sys/kernel/osrelease", "")
     return tree.files.get(f"/lib/modules/{release}/modules.alias", "")
-
-
-def _drivers_of_module(tree: Tree, module: str) -> set[str]:
-    names = tree.directories.get(f"/sys/module/{module}/drivers", ())
-    return {name.removeprefix("pci:") for name in names}

@@ -70,11 +70,11 @@ def vfio_group_create(tree: Tree, group: str | None) -> None:
 
 def vfio_group_release(tree: Tree, group: str | None) -> None:
     """Removes the group's node with its last member that is a VFIO device."""
-    if not any(_is_vfio_device(tree, member) for member in members_of(tree, group)):
+    if not any(is_vfio_device(tree, member) for member in members_of(tree, group)):
         tree.remove(f"/dev/vfio/{group}")
 
 
-def _is_vfio_device(tree: Tree, device: str) -> bool:
+def is_vfio_device(tree: Tree, device: str) -> bool:
     return is_vfio(driver_of(tree, device) or "") or f"{device}/vfio-dev" in tree.directories
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -25,9 +25,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-def _one_thread(
-    read: Callable[Concatenate[Recorded, P], T],
-) -> Callable[Concatenate[Simulated, P], T]:
+def _one_thread(read: Callable[Concatenate[Recorded, P], T]) -> Callable[Concatenate[Simulated, P], T]:
     """The same method, which waits while another thread reads or changes the tree."""
 
     def waiting(host: Simulated, /, *args: P.args, **options: P.kwargs) -> T:
@@ -193,7 +191,9 @@ class Simulated(Recorded):
                 raise error
             yield
         if fault and fault.kind == DIE:
-            self._end()
+            if self._die:
+                self._die()
+            raise SimulatedDeath
 
     def ask_libvirt(self, uri: str, question: str, *words: str) -> Any:
         from vfioctl.kernel.simulated.libvirt import ask
@@ -214,13 +214,13 @@ class Simulated(Recorded):
     def viable(self, group: int) -> bool:
         return rules.vfio_group_ioctl_get_status(self.tree, group)
 
-    def exclusive(self, lock: Path, *, wait: float) -> AbstractContextManager[None]:
-        return _without_descriptor(lock, wait) if self._file else self._one_at_a_time(wait)
-
     @contextmanager
-    def _one_at_a_time(self, wait: float) -> Iterator[None]:
-        """A host in memory is shared only by threads."""
-        if not self._lock.acquire(timeout=wait):
+    def exclusive(self, lock: Path, *, wait: float) -> Iterator[None]:
+        if self._file:
+            with held(lock, wait=wait):
+                yield
+            return
+        if not self._lock.acquire(timeout=wait):  # a host in memory is shared only by threads
             raise Busy("another vfioctl is changing this host", hint="wait for it to finish")
         try:
             yield
@@ -253,17 +253,6 @@ class Simulated(Recorded):
                 why = f"{self._file} cannot be written: {error.strerror}"
                 raise NotPermitted(why, hint="make room for it") from None
             self._stamp = _stamp(self._file)
-
-    def _end(self) -> None:
-        if self._die:
-            self._die()
-        raise SimulatedDeath
-
-
-@contextmanager
-def _without_descriptor(lock: Path, wait: float) -> Iterator[None]:
-    with held(lock, wait=wait):
-        yield
 
 
 def _stamp(file: Path) -> tuple[int, int]:

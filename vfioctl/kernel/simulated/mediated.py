@@ -11,8 +11,9 @@ import posixpath
 
 from vfioctl.kernel.host_paths import MDEV_PARENTS
 from vfioctl.kernel.recorded.tree import Tree
-from vfioctl.kernel.simulated import groups, vgpu_capacity
+from vfioctl.kernel.simulated import groups
 from vfioctl.kernel.simulated.faults import Refusal, WouldBlock, kstrtoul
+from vfioctl.kernel.simulated.vgpu_capacity import TYPES, UUID, Account, card_of, facts_of, recount
 
 BUS = "/sys/bus/mdev"
 _UUID_LENGTH = 36
@@ -21,7 +22,7 @@ _UUID_LENGTH = 36
 def create_store(tree: Tree, path: str, value: str) -> None:
     """Accepts a UUID and at most one more character, which is ignored (guid_parse)."""
     name = value[:_UUID_LENGTH].lower()
-    if len(value) not in (_UUID_LENGTH, _UUID_LENGTH + 1) or not vgpu_capacity.UUID.fullmatch(name):
+    if len(value) not in (_UUID_LENGTH, _UUID_LENGTH + 1) or not UUID.fullmatch(name):
         raise Refusal(errnos.EINVAL)
     home = path.rpartition("/")[0]
     parent, kind = home.rsplit("/", 2)[0], posixpath.basename(home)
@@ -29,7 +30,7 @@ def create_store(tree: Tree, path: str, value: str) -> None:
         raise Refusal(errnos.EEXIST)
     if not _is_registered(tree, parent):
         raise Refusal(errnos.ENODEV)
-    account = vgpu_capacity.Account(tree, vgpu_capacity.card_of(tree, parent))
+    account = Account(tree, card_of(tree, parent))
     if not account.available(parent, kind):
         raise Refusal(account.refusal(kind))
     mdev_device_create(tree, f"{parent}/{name}", home)
@@ -51,7 +52,7 @@ def mdev_device_create(tree: Tree, device: str, kind: str) -> None:
     if posixpath.basename(kind).startswith("nvidia-"):
         tree.put(f"{device}/nvidia/vgpu_params", "")
         tree.put(f"{device}/nvidia/vm_name", "")
-    vgpu_capacity.recount(tree, vgpu_capacity.card_of(tree, parent))
+    recount(tree, card_of(tree, parent))
 
 
 def remove_store(tree: Tree, path: str, value: str) -> None:
@@ -72,7 +73,7 @@ def mdev_device_remove(tree: Tree, device: str) -> None:
     _unregister(tree, device)
     tree.remove(device)
     del tree.properties[f"sim:{posixpath.basename(device)}"]["removed"]
-    vgpu_capacity.recount(tree, vgpu_capacity.card_of(tree, parent))
+    recount(tree, card_of(tree, parent))
 
 
 def _is_removed(tree: Tree, device: str) -> bool:
@@ -81,12 +82,10 @@ def _is_removed(tree: Tree, device: str) -> bool:
 
 def hide(tree: Tree, device: str) -> None:
     """mdev_remove_sysfs_files, and device_del up to the driver's remove function."""
-    vgpu_capacity.Account(
-        tree, vgpu_capacity.card_of(tree, posixpath.dirname(device))
-    )  # records the stock while the files still show it
+    Account(tree, card_of(tree, posixpath.dirname(device)))  # records the stock while the files still show it
     name, kind = posixpath.basename(device), tree.resolve(f"{device}/mdev_type")
     is_orphan = groups.driver_of(tree, device) is None
-    vgpu_capacity.facts_of(tree, device)["removed"] = "" if is_orphan else posixpath.basename(kind)
+    facts_of(tree, device)["removed"] = "" if is_orphan else posixpath.basename(kind)
     tree.remove(f"{kind}/devices/{name}")
     tree.remove(f"{BUS}/devices/{name}")
     tree.remove(f"{BUS}/drivers/{groups.driver_of(tree, device)}/{name}")
@@ -110,24 +109,24 @@ def driver_store(tree: Tree, path: str, value: str) -> None:
     if verb == "bind" or f"{home}/{name}" not in tree.links:
         raise Refusal(errnos.ENODEV)
     device = tree.resolve(f"{home}/{name}")
-    card = vgpu_capacity.card_of(tree, posixpath.dirname(device))
-    vgpu_capacity.Account(tree, card)
+    card = card_of(tree, posixpath.dirname(device))
+    Account(tree, card)
     if groups.opened(tree, device):
         raise Refusal(errnos.EBUSY)  # the real kernel waits here; vfioctl never unbinds a mediated device in use
     for gone in (f"{home}/{name}", f"{device}/driver", f"{device}/nvidia"):
         tree.remove(gone)
     _unregister(tree, device)
-    vgpu_capacity.recount(tree, card)
+    recount(tree, card)
 
 
 def mdev_unregister_parent(tree: Tree, parent: str) -> None:
     """Hides the parent first, then removes its devices one by one; each removal may wait."""
-    if f"{parent}/{vgpu_capacity.TYPES}" not in tree.directories:
+    if f"{parent}/{TYPES}" not in tree.directories:
         return
     if _is_registered(tree, parent):
         tree.remove(f"{MDEV_PARENTS}/{posixpath.basename(parent)}")
     for name in sorted(tree.directories[parent]):
-        if vgpu_capacity.UUID.fullmatch(name):
+        if UUID.fullmatch(name):
             mdev_device_remove(tree, f"{parent}/{name}")
 
 

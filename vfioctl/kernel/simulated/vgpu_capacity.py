@@ -12,7 +12,7 @@ import json
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from vfioctl.errors import BadDocument
 from vfioctl.kernel.recorded.tree import Tree
@@ -22,6 +22,7 @@ from vfioctl.untrusted_text import parse_json
 TYPES, VENDOR = "mdev_supported_types", "nvidia"
 UUID = re.compile(UUID_FORM, re.ASCII)
 NO_TYPE = "0"
+T = TypeVar("T")
 _SHARED = "instances"
 _MIB_OF_GIB = 1024
 
@@ -54,11 +55,9 @@ def virtual_functions(tree: Tree, physical: str) -> list[str]:
 
 def parents_of(tree: Tree, card: str) -> list[str]:
     """The places of a card on which vGPUs are created."""
-    return [function for function in (card, *virtual_functions(tree, card)) if _is_parent(tree, function)]
-
-
-def _is_parent(tree: Tree, device: str) -> bool:
-    return f"{device}/{TYPES}" in tree.directories or f"{device}/{VENDOR}/current_vgpu_type" in tree.files
+    functions = (card, *virtual_functions(tree, card))
+    vendor = f"{VENDOR}/current_vgpu_type"
+    return [f for f in functions if f"{f}/{TYPES}" in tree.directories or f"{f}/{vendor}" in tree.files]
 
 
 def instances_of(tree: Tree, parent: str) -> Iterator[str]:
@@ -133,8 +132,7 @@ class Account:
             home = f"{self._card}/{TYPES}"
             left = {kind: number_at(tree, f"{home}/{kind}/available_instances") for kind in self._stated}
             self._facts["stock"] = json.dumps(self._computed_stock(left), sort_keys=True)
-        kept_stock: dict[str, int] = _noted(self._facts["stock"], int)
-        return kept_stock
+        return _noted(self._facts["stock"], int)
 
     def _computed_stock(self, left: Mapping[str, int]) -> dict[str, int]:
         vgpus = self._all
@@ -180,7 +178,7 @@ def _stated_amounts(text: str) -> dict[str, int]:
     return {name: int(n) for name, n in re.findall(r"^(low_gm_size|high_gm_size|fence): ([1-9][0-9]*)", text, re.M)}
 
 
-def _noted(text: str, kind: type) -> Any:
+def _noted(text: str, kind: type[T]) -> dict[str, T]:
     """An object that the simulation has noted as JSON, with values of this type. Raises BadDocument."""
     try:
         document = parse_json(text)
@@ -196,7 +194,7 @@ def _noted(text: str, kind: type) -> Any:
 
 def known_types(tree: Tree, card: str, parents: Iterable[str]) -> dict[str, str]:
     """The names of all types that the card has ever listed, by number."""
-    known: dict[str, str] = _noted(facts_of(tree, card).get("types", "{}"), str)
+    known = _noted(facts_of(tree, card).get("types", "{}"), str)
     texts = {tree.files.get(f"{parent}/{VENDOR}/creatable_vgpu_types", "") for parent in parents}
     pairs = (pair for text in texts for pair in re.findall(r"^([0-9]+) *: *(\S.*)$", text, re.M))
     if new := {number: name for number, name in pairs if number not in known}:

@@ -14,9 +14,9 @@ from contextlib import suppress
 
 from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_DEVICES
 from vfioctl.kernel.recorded.tree import Tree
-from vfioctl.kernel.simulated import class_devices, drivers, groups, vgpu_capacity
+from vfioctl.kernel.simulated import class_devices, drivers, groups
 from vfioctl.kernel.simulated.faults import Refusal, WouldBlock, kstrtoul
-from vfioctl.kernel.simulated.vgpu_capacity import number_at
+from vfioctl.kernel.simulated.vgpu_capacity import facts_of, instances_of, number_at, virtual_functions
 from vfioctl.untrusted_text import parse_json
 
 NVIDIA = "nvidia"
@@ -24,14 +24,8 @@ NVIDIA = "nvidia"
 _WITHOUT_CONFIGURE = ("gim",)
 _VF_BARS, _BARS = 7, 6
 _SAME_AS_PF = (
-    "class",
-    "local_cpulist",
-    "numa_node",
-    "power/control",
-    "power_state",
-    "revision",
-    "subsystem_device",
-    "subsystem_vendor",
+    *("class", "revision", "subsystem_device", "subsystem_vendor"),
+    *("local_cpulist", "numa_node", "power/control", "power_state"),
 )
 
 
@@ -81,9 +75,9 @@ def sriov_enable(tree: Tree, physical: str, count: int) -> list[str]:
 
 def sriov_disable(tree: Tree, physical: str) -> None:
     """Removes the VFs from the first to the last, the links of each first. Raises WouldBlock at a VF that is held."""
-    facts = vgpu_capacity.facts_of(tree, physical)
+    facts = facts_of(tree, physical)
     begun = [facts["going"]] if "going" in facts else []
-    for entry in (*begun, *vgpu_capacity.virtual_functions(tree, physical)):
+    for entry in (*begun, *virtual_functions(tree, physical)):
         function, _, driver = entry.partition(" ")
         _unlink(tree, physical, function)
         is_held = groups.opened(tree, function)
@@ -110,8 +104,8 @@ def sriov_manage(tree: Tree, address: str, *, on: bool) -> str:
     physical = tree.resolve(f"{PCI_DEVICES}/{address}")
     if groups.driver_of(tree, physical) != NVIDIA or not number_at(tree, f"{physical}/sriov_totalvfs"):
         return f"Error: GPU {address} is not on the driver nvidia, or has no VFs"
-    functions = vgpu_capacity.virtual_functions(tree, physical)
-    if any(kind for function in functions for kind in vgpu_capacity.instances_of(tree, function)):
+    functions = virtual_functions(tree, physical)
+    if any(kind for function in functions for kind in instances_of(tree, function)):
         return f"GPU {address} has vGPUs; nothing was done"
     if on == bool(functions):
         return f"VFs of GPU {address} are {'enabled' if on else 'disabled'} already"
@@ -131,7 +125,7 @@ def pci_iov_add_virtfn(tree: Tree, physical: str, number: int) -> str:
     """Creates VF `number`, with a group of its own if there is an IOMMU, and without a driver."""
     address = _address(tree, physical, number)
     function = f"{posixpath.dirname(physical)}/{address}"
-    kept = parse_json(vgpu_capacity.facts_of(tree, function).pop("function", "{}"))
+    kept = parse_json(facts_of(tree, function).pop("function", "{}"))
     for path, fact in kept.items():
         class_devices.put_back(tree, path, fact)
     if not kept:
@@ -140,8 +134,7 @@ def pci_iov_add_virtfn(tree: Tree, physical: str, number: int) -> str:
     tree.put(f"{function}/enable", "0")
     groups.link(tree, f"{PCI_DEVICES}/{address}", function)
     if group := groups.group_of(tree, physical):
-        kind = tree.files.get(f"{IOMMU_GROUPS}/{group}/type", "identity")
-        groups.iommu_group_alloc(tree, function, kind=kind)
+        groups.iommu_group_alloc(tree, function, kind=tree.files.get(f"{IOMMU_GROUPS}/{group}/type", "identity"))
     if f"{function}/iommu" in tree.links:
         groups.link(tree, f"{tree.resolve(f'{function}/iommu')}/devices/{address}", function)
     groups.link(tree, f"{function}/physfn", physical)
@@ -168,15 +161,15 @@ def _put_attributes(tree: Tree, physical: str, function: str) -> None:
         groups.link(tree, f"{function}/iommu", tree.resolve(f"{physical}/iommu"))
     if known := tree.properties.get(f"hwdb:{modalias}"):
         tree.properties.setdefault(f"hwdb:{own_modalias}", dict(known))
-    if native := vgpu_capacity.facts_of(tree, physical).get("native"):
-        vgpu_capacity.facts_of(tree, function).setdefault("native", native)
+    if native := facts_of(tree, physical).get("native"):
+        facts_of(tree, function).setdefault("native", native)
 
 
 def _resource(tree: Tree, physical: str, function: str) -> str:
     """The VF's share of the space that the PF has for all VFs (pci_iov_resource_size)."""
     lines = tree.files.get(f"{physical}/resource", "").split("\n")
-    number = _routing_id(function) - _routing_id(physical) - _placing(tree, physical)[0]
-    number //= _placing(tree, physical)[1]
+    offset, stride = _placing(tree, physical)
+    number = (_routing_id(function) - _routing_id(physical) - offset) // stride
     shares = []
     for line in lines[_VF_BARS : _VF_BARS + _BARS]:
         start, end, flags = (int(word, 16) for word in line.split())
@@ -202,7 +195,7 @@ def _remove(tree: Tree, function: str) -> None:
     if f"{function}/iommu" in tree.links:
         tree.remove(f"{tree.resolve(f'{function}/iommu')}/devices/{address}")
     tree.remove(f"{PCI_DEVICES}/{address}")
-    vgpu_capacity.facts_of(tree, function)["function"] = json.dumps(class_devices.taken(tree, function))
+    facts_of(tree, function)["function"] = json.dumps(class_devices.taken(tree, function))
 
 
 # -- addresses ---------------------------------------------------------------------------------------
