@@ -33,6 +33,7 @@ VFIO_GROUP_GET_STATUS = 0x3B67  # _IO(';', 100 + 3), linux/vfio.h
 _PAGE = 4096
 _PART = 1 << 16
 """A buffer of more would be mapped and unmapped again for each read."""
+NODE_KINDS = {stat.S_IFCHR: "c", stat.S_IFBLK: "b"}
 READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
@@ -151,7 +152,7 @@ def read_attribute(name: str, directory: int, flags: int = READ) -> str:
 
 def device_number(status: os.stat_result) -> tuple[str, int, int]:
     """A device node's kind (`c` or `b`), major and minor number. Raises OSError (ENODEV)."""
-    kind = {stat.S_IFCHR: "c", stat.S_IFBLK: "b"}.get(stat.S_IFMT(status.st_mode))
+    kind = NODE_KINDS.get(stat.S_IFMT(status.st_mode))
     if kind is None:
         raise OSError(errnos.ENODEV, os.strerror(errnos.ENODEV))
     return kind, os.major(status.st_rdev), os.minor(status.st_rdev)

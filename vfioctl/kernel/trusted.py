@@ -107,9 +107,6 @@ def read_published(path: str, most: int) -> bytes:
         return stream.read(most)
 
 
-# -- the walk --------------------------------------------------------------------------------------
-
-
 def _walk(path: str, make: int | None, *, is_output: bool = False) -> int:
     whole = os.path.join(os.getcwd(), path) if not path.startswith("/") else path
     names, links = _names(whole), 0

@@ -34,7 +34,7 @@ TIMEOUT = 0.8  # a busy machine may leave a worker waiting for a while
 LATE = 20.0
 SUBJECTS = [f"subject {number}" for number in range(150)]
 Reading = Callable[[str], Any]
-NOTHING: Maker = ("builtins:object", ())
+NOTHING: Maker = ("builtins:object", {})
 
 
 @pytest.fixture(autouse=True)

@@ -48,14 +48,13 @@ class Captured(Live):
 
     def __init__(self, root: str, *, identity: Identity | None = None, timeout: float = 2.0) -> None:
         self._path, self._root = root, _Root(root, identity)
-        maker = ("vfioctl.kernel.captured.host:for_worker", (root, self._root.identity, timeout))
-        super().__init__(read_only=True, timeout=timeout, maker=maker)
+        # a worker's host is the same directory, or every read is refused
+        how = {"root": root, "identity": self._root.identity, "timeout": timeout}
+        super().__init__(read_only=True, timeout=timeout, maker=("vfioctl.kernel.captured.host:Captured", how))
 
     @property
     def description(self) -> str:
         return f"the files under {self._path}"
-
-    # -- reading -----------------------------------------------------------------------------------
 
     def read(self, path: str) -> str:
         most = files.MOST_OF_SYSFS if path.startswith("/sys/") else files.MOST_TEXT
@@ -119,8 +118,6 @@ class Captured(Live):
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         with self._inside(path) as inner, closing(os.open(".", flags, dir_fd=inner)) as fd:
             yield fd
-
-    # -- what a capture does not have --------------------------------------------------------------
 
     @property
     def processes_unknown(self) -> str:
@@ -187,11 +184,6 @@ class _Root:
     def __del__(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
-
-
-def for_worker(root: str, identity: Identity, timeout: float) -> Captured:
-    """The host object that a worker reads with: of the same directory, or every read is refused (ESTALE)."""
-    return Captured(root, identity=identity, timeout=timeout)
 
 
 _LOOK = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW

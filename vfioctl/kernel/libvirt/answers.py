@@ -109,9 +109,6 @@ def _error(code: int, text: str, uri: str, what: str, doing: str) -> VfioctlErro
     return error
 
 
-# -- connections -------------------------------------------------------------------------------------
-
-
 @contextmanager
 def connected(uri: str, *, writes: bool = False) -> Iterator[tuple[Any, Any]]:
     """Yield a connection and the module. `writes`: it may change things, and read secrets; that needs more rights."""

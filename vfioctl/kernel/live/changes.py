@@ -148,8 +148,6 @@ class LiveChange:
     def _run(self, what: str, hint: str, timeout: float, function: Callable[..., object], *args: object) -> Any:
         return called(self._workers, what, function, *args, timeout=timeout, fds=self._locks.fds, hint=hint)
 
-    # -- workers -----------------------------------------------------------------------------------
-
     @contextmanager
     def exclusive(self, lock: Path, *, wait: float) -> Iterator[None]:
         with held(lock, wait=wait) as fd:

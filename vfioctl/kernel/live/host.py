@@ -54,15 +54,13 @@ class Live(LiveUse, LiveChange):
         self._read_only = read_only
         self._timeouts, self._timeout = timeouts or Timeouts(), timeout
         self._believed = tuple(believed)
-        how = (read_only, timeout, self._believed)
-        self._workers = Workers(ForkServer(), maker or ("vfioctl.kernel.live.host:for_worker", how))
+        how = {"read_only": read_only, "timeout": timeout, "believed": self._believed}
+        self._workers = Workers(ForkServer(), maker or ("vfioctl.kernel.live.host:Live", how))
         LiveChange.__init__(self)
 
     @property
     def description(self) -> str:
         return "this machine"
-
-    # -- reading -----------------------------------------------------------------------------------
 
     def read(self, path: str) -> str:
         try:
@@ -145,8 +143,6 @@ class Live(LiveUse, LiveChange):
             raise KernelRefused(path, errno)
         return bool(flags & VFIO_GROUP_FLAGS_VIABLE)
 
-    # -- what is in no file ------------------------------------------------------------------------
-
     def properties(self, modalias: str) -> Mapping[str, str]:
         report_progress()  # opening the database takes longer than reading a function, and the kernel has answered
         database = self._hardware_database
@@ -165,15 +161,6 @@ class Live(LiveUse, LiveChange):
         asked = [str(gpu) for gpu in gpus]  # workers exchange plain data
         answers = begin_each(self._workers.server, read_gpus, asked, types, links, timeout=_NVML_SECONDS)
         return partial(_nvml_answer, asked, answers)
-
-
-def for_worker(
-    read_only: bool,  # noqa: FBT001 - a worker gets positional arguments
-    timeout: float,
-    believed: tuple[str, ...],
-) -> Live:
-    """The host object that a worker reads with."""
-    return Live(read_only=read_only, timeout=timeout, believed=believed)
 
 
 def _nvml_answer(gpus: Iterable[str], wait: Callable[[], Gathered]) -> NvmlAnswer:

@@ -16,7 +16,7 @@ from functools import cache
 from itertools import count
 
 from vfioctl.kernel.descriptors import closing
-from vfioctl.kernel.files import read_bytes, readable, symbol
+from vfioctl.kernel.files import NODE_KINDS, read_bytes, readable, symbol
 from vfioctl.kernel.live.process_files import Mounts, file_mappings, tables
 from vfioctl.kernel.open_nodes import Opened, OpenNode, is_path_only
 from vfioctl.kernel.protocol import PCI_ADDRESS, VFIO_DEVICE, Descendant
@@ -129,13 +129,8 @@ def _descriptor(pid: str, name: str, directory: int) -> Iterator[OpenNode]:
 
 
 def _number(status: os.stat_result) -> str:
-    if stat.S_ISCHR(status.st_mode):
-        kind = "c"
-    elif stat.S_ISBLK(status.st_mode):
-        kind = "b"
-    else:
-        return ""
-    return f"{kind} {os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+    kind = NODE_KINDS.get(stat.S_IFMT(status.st_mode))
+    return f"{kind} {os.major(status.st_rdev)}:{os.minor(status.st_rdev)}" if kind else ""
 
 
 def _fdinfo(pid: str, fd: str) -> bytes:

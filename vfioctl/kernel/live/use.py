@@ -187,13 +187,9 @@ def read_rom(path: str) -> bytes:
     with closing(os.open(path, os.O_RDWR | os.O_CLOEXEC)) as fd:
         os.pwrite(fd, _ON, 0)
         try:
-            return _read_all(fd)
+            data = bytearray()
+            while len(data) < MOST_ROM and (more := os.pread(fd, min(_CHUNK, MOST_ROM - len(data)), len(data))):
+                data += more
+            return bytes(data)
         finally:
             os.pwrite(fd, _OFF, 0)
-
-
-def _read_all(fd: int) -> bytes:
-    data = bytearray()
-    while len(data) < MOST_ROM and (more := os.pread(fd, min(_CHUNK, MOST_ROM - len(data)), len(data))):
-        data += more
-    return bytes(data)

@@ -50,8 +50,6 @@ class _Capture:
         self._pseudonyms: dict[str, str] = {}
         self._modaliases: set[str] = set()
 
-    # -- what is recorded -----------------------------------------------------------------------
-
     def take_places(self) -> None:
         """All of `host_paths`. A UUID of a vGPU has the same pseudonym wherever it appears."""
         wanted = {place.path: (tuple(place.files), place.links) for place in places(self._kernel)}
@@ -92,8 +90,6 @@ class _Capture:
         for path in paths:
             self.tree.remove(path)
             self.unread.append(path)
-
-    # -- how it is read ----------------------------------------------------------------------------
 
     def _put_directory(self, path: str, directory: Directory) -> None:
         if directory.texts.get("level", _L3) != _L3:

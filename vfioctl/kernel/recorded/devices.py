@@ -84,9 +84,6 @@ def below(tree: Tree, path: str) -> Iterator[Descendant]:
         yield from below(tree, here)
 
 
-# -- configuration space and ROM ---------------------------------------------------------------------
-
-
 def config_of(tree: Tree, address: str) -> bytes:
     """A type 0 or 1 header (PCI Local Bus 3.0, 6.1) with ids, class, and whether memory is decoded.
 

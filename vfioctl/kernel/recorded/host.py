@@ -154,8 +154,6 @@ class Recorded(Kernel):
         """Why NVML cannot be used on this host; empty if it can."""
         return self.tree.properties.get("sim:nvml", {}).get("error", "")
 
-    # -- users and devices --------------------------------------------------------------------------
-
     @property
     def processes_unknown(self) -> str:
         recorded = any(name.isdecimal() for name in self.tree.directories.get("/proc", ()))

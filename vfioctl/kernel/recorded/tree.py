@@ -56,8 +56,6 @@ class Tree:
         self.properties: dict[str, dict[str, str]] = {}
         self._resolved: dict[str, str] = {}
 
-    # -- asking ------------------------------------------------------------------------------------
-
     def resolve(self, path: str, *, follow_last: bool = True) -> str:
         """The path with its links resolved. The directory part is cached, because thousands of reads share it."""
         parent, _, name = path.rpartition("/")
@@ -83,8 +81,6 @@ class Tree:
         if resolved in self.refused:
             raise KernelRefused(path, self.refused[resolved])
         raise KernelRefused(path, errnos.EISDIR if resolved in self.directories else errnos.ENOENT)
-
-    # -- changing ----------------------------------------------------------------------------------
 
     def put(self, path: str, text: str) -> None:
         self._join(path)

@@ -187,11 +187,9 @@ def nv_procfs_close_unbind_lock(tree: Tree, path: str, value: str) -> None:
 
 
 def _used(tree: Tree, address: str) -> bool:
-    if tree.properties.get(f"sim:{address}", {}).get("in_use") == "1":
-        return True
-    if tree.properties.get(f"nvml:{address}", {}).get("persistence_mode") == "1":
-        return True
-    return bool(open_by(tree, _nvidia_node(tree, address)))
+    in_use = tree.properties.get(f"sim:{address}", {}).get("in_use") == "1"
+    persistent = tree.properties.get(f"nvml:{address}", {}).get("persistence_mode") == "1"
+    return in_use or persistent or bool(open_by(tree, _nvidia_node(tree, address)))
 
 
 def _nvidia_node(tree: Tree, address: str) -> str:

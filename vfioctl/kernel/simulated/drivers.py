@@ -133,9 +133,6 @@ def vfio_pci_core_register_device(tree: Tree, device: str) -> None:
     groups.vfio_device_add(tree, device)
 
 
-# -- looking up devices ----------------------------------------------------------------------------
-
-
 def devices(tree: Tree) -> Iterator[str]:
     """All functions, in address order."""
     return (tree.resolve(f"{PCI_DEVICES}/{address}") for address in sorted(tree.directories.get(PCI_DEVICES, ())))

@@ -83,8 +83,6 @@ class Simulated(Recorded):
     def writable(self, path: str) -> bool:
         return True
 
-    # -- reading: attributes under the lock of a blocked device block -------------------------------
-
     def _answer_of(self, read: Callable[[str], T], subject: str) -> T | Unanswered:
         try:
             return super()._answer_of(read, subject)
@@ -121,8 +119,6 @@ class Simulated(Recorded):
     def _refuse_blocking(self, path: str) -> None:
         if path.rpartition("/")[2] in UNDER_LOCK and blocked(self.tree, subject_of(path)):
             raise WouldBlock(path)
-
-    # -- changing ----------------------------------------------------------------------------------
 
     def write(self, path: str, value: str) -> None:
         with self._effect(path, value):

@@ -67,8 +67,10 @@ def tell(tree: Tree, uri: str, order: str, *words: str) -> None:
     known = _all(tree, of_driver)
     refused = partial(_refused, uri, order, words)
     if order == "define":
+        from xml.sax.saxutils import unescape
+
         xml = asked_here(uri, "validated", *words)
-        name, uuid = _unescaped(_of(_NAME, xml)), _of(_UUID, xml)
+        name, uuid = unescape(_of(_NAME, xml)), _of(_UUID, xml)
         for other, (_, its, *_) in known.items():
             if (other == name) != (its == uuid):
                 refused(_OPERATION_FAILED, f"operation failed: domain '{other}' is already defined with uuid {its}")
@@ -139,10 +141,9 @@ def _functions(xml: str) -> list[str]:
     import xml.etree.ElementTree as ET
 
     addresses = ET.fromstring(xml).iterfind("devices/hostdev[@type='pci']/source/address")  # noqa: S314 - libvirt's own
-    parts = [
-        [int(address.get(name, "0"), 16) for name in ("domain", "bus", "slot", "function")] for address in addresses
-    ]
-    return [f"{domain:04x}:{bus:02x}:{slot:02x}.{function}" for domain, bus, slot, function in parts]
+    names = ("domain", "bus", "slot", "function")
+    numbers = ([int(address.get(name, "0"), 16) for name in names] for address in addresses)
+    return ["{:04x}:{:02x}:{:02x}.{}".format(*parts) for parts in numbers]
 
 
 def _all(tree: Tree, domains: list[Any]) -> dict[str, tuple[Any, ...]]:
@@ -172,9 +173,3 @@ def _keep(tree: Tree, place: str, name: str, xml: str | None) -> None:
 def _of(pattern: re.Pattern[str], xml: str) -> str:
     match = pattern.search(xml)
     return match[1] if match else ""
-
-
-def _unescaped(text: str) -> str:
-    from xml.sax.saxutils import unescape
-
-    return unescape(text)

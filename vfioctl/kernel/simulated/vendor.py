@@ -113,17 +113,11 @@ def sched_priority_store(tree: Tree, path: str, value: str) -> None:
     tree.put(path, " ".join(f"[{word}]" if word == chosen else word for word in words))
 
 
-# -- any SR-IOV --------------------------------------------------------------------------------------
-
-
 def sriov_drivers_autoprobe_store(tree: Tree, path: str, value: str) -> None:
     """kstrtobool: the first character decides; for `on` and `off` the second."""
     if not _YES.fullmatch(value) and not _NO.fullmatch(value):
         raise Refusal(errnos.EINVAL)
     tree.put(path, "1" if _YES.fullmatch(value) else "0")
-
-
-# -- a driver's directories ----------------------------------------------------------------------------
 
 
 def folders_gone(tree: Tree, device: str, driver: str) -> None:

@@ -221,9 +221,6 @@ def _nominal_memory(tree: Tree, card: str) -> int:
     return (int(text) >> 20) * 16 // 15 + _MIB_OF_GIB if text.isdecimal() else 0
 
 
-# -- updating ----------------------------------------------------------------------------------------
-
-
 def recount(tree: Tree, card: str) -> None:
     """Updates the numbers that every place of the card shows."""
     account = Account(tree, card)

@@ -118,9 +118,6 @@ def sriov_manage(tree: Tree, address: str, *, on: bool) -> str:
     return f"Enabling VFs on {address}"
 
 
-# -- one VF ------------------------------------------------------------------------------------------
-
-
 def pci_iov_add_virtfn(tree: Tree, physical: str, number: int) -> str:
     """Creates VF `number`, with a group of its own if there is an IOMMU, and without a driver."""
     address = _address(tree, physical, number)
@@ -196,9 +193,6 @@ def _remove(tree: Tree, function: str) -> None:
         tree.remove(f"{tree.resolve(f'{function}/iommu')}/devices/{address}")
     tree.remove(f"{PCI_DEVICES}/{address}")
     facts_of(tree, function)["function"] = json.dumps(class_devices.taken(tree, function))
-
-
-# -- addresses ---------------------------------------------------------------------------------------
 
 
 def _address(tree: Tree, physical: str, number: int) -> str:

@@ -198,9 +198,6 @@ def _result(frame: tuple[int, Any]) -> Any:
     return value
 
 
-# -- one call ------------------------------------------------------------------------------------------
-
-
 def call(
     server: ForkServer, function: Callable[..., object], *args: object, timeout: float, fds: Sequence[int] = ()
 ) -> Any:

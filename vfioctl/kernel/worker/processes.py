@@ -67,8 +67,6 @@ def report_progress() -> None:
         page.moves += 1
 
 
-# -- verdicts -------------------------------------------------------------------------------------------
-
 RETURNED = "returned"
 _MOST_VERDICTS = 1 << 20
 

@@ -41,9 +41,8 @@ def each(
     next(collected)  # started, so that its cleanup always runs
     try:
         with deferred():
-            shards.extend(
-                _Shard(pool, name, args, subjects[at : at + size], timeout) for at in range(0, len(subjects), size)
-            )
+            parts = (subjects[at : at + size] for at in range(0, len(subjects), size))
+            shards.extend(_Shard(pool, name, args, part, timeout) for part in parts)
     except BaseException:
         collected.close()
         raise
@@ -67,7 +66,8 @@ def _collected(shards: Sequence[_Shard], timeout: float, total: float) -> Genera
                 for shard in unfinished:
                     shard.stop(OutOfTime(f"the scan took longer than {total:g} s"))
     except BaseException:
-        _abandon(shards)
+        for shard in shards:
+            shard.abandon()
         raise
     for shard in shards:
         yield from zip(shard.subjects, shard.results, strict=True)
@@ -76,11 +76,6 @@ def _collected(shards: Sequence[_Shard], timeout: float, total: float) -> Genera
 def _kept_waiting(shards: Iterable[_Shard]) -> float:
     """The seconds for which the workers waited for a processor, at most BUSY_TIMEOUT."""
     return min(max((shard.kept_waiting for shard in shards), default=0.0), BUSY_TIMEOUT)
-
-
-def _abandon(shards: Iterable[_Shard]) -> None:
-    for shard in shards:
-        shard.abandon()
 
 
 class OutOfTime(Exception):

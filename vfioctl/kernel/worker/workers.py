@@ -32,8 +32,8 @@ from vfioctl.signals import deferred
 BATCH = 64
 _MOST_IDLE = 8
 
-Maker = tuple[str, tuple[Any, ...]]
-"""The name and the arguments of a function that creates the kernel object in a worker."""
+Maker = tuple[str, dict[str, Any]]
+"""The name and the arguments, by name, of what creates the kernel object in a worker."""
 Reader = Callable[..., Callable[[str], Any]]
 """A module-level function or class. `reader(kernel, *args)` returns the function that reads one subject."""
 
@@ -83,9 +83,6 @@ class Worker:
             self.job.abandon()
         else:
             self.job.close()
-
-
-# -- all of a session ----------------------------------------------------------------------------------
 
 
 class Workers:
@@ -204,7 +201,8 @@ class _Server:
             self._leave_verdict()
 
     def _read(self, reader: str, args: Sequence[object], subjects: Sequence[str], lost: Sequence[str]) -> None:
-        self._kernel = self._kernel or made(self._maker)
+        function, arguments = self._maker
+        self._kernel = self._kernel or named(function)(**arguments)
         report_progress_to(self._answers.page)
         send_results(self._answers, named(reader)(self._kernel, *args), subjects, lost)
 
@@ -225,9 +223,3 @@ def send_results(
         if len(batch) == BATCH or number == len(subjects) - 1:
             answers.send(batch)
             batch = []
-
-
-def made(maker: Maker) -> object:
-    """The kernel object that `maker` creates."""
-    name, args = maker
-    return named(name)(*args)
