@@ -167,7 +167,7 @@ def test_workers_are_in_the_root_directory_and_find_modules_all_the_same(
     (tmp_path / "only_here_xyz.py").write_text("import os\ndef where() -> str:\n    return os.getcwd()\n")
     import only_here_xyz  # type: ignore[import-not-found]
 
-    workers = Workers(ForkServer(), ("builtins:object", ()))
+    workers = Workers(ForkServer(), ("builtins:object", {}))
     try:
         assert call(workers.server, only_here_xyz.where, timeout=10) == "/"
     finally:

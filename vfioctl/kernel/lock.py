@@ -19,7 +19,9 @@ def held(lock: Path, *, wait: float) -> Iterator[int]:
     fd = _open(lock)
     try:
         _acquire(fd, lock, time.monotonic() + wait)
-        _sign(fd)
+        with suppress(OSError):  # for the error message of another process; a full disk is no error
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         yield fd
     finally:
         # Unlock explicitly: closing is not enough while a worker stuck in a write has the same description open.
@@ -35,16 +37,8 @@ def _open(lock: Path) -> int:
     except Untrusted as error:
         raise NotPermitted(f"the lock {lock} is refused: {error.strerror}", hint=KEEP_TO_ROOT) from None
     except OSError as error:
-        raise NotPermitted(
-            f"the lock {lock} cannot be opened: {error.strerror}", hint="run it as root, or name another --ledger"
-        ) from None
-
-
-def _sign(fd: int) -> None:
-    """Writes this process's id, for the error message of another process. A full disk is no error."""
-    with suppress(OSError):
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        why = f"the lock {lock} cannot be opened: {error.strerror}"
+        raise NotPermitted(why, hint="run it as root, or name another --ledger") from None
 
 
 def _acquire(fd: int, lock: Path, until: float) -> None:
@@ -54,14 +48,10 @@ def _acquire(fd: int, lock: Path, until: float) -> None:
         except BlockingIOError:
             if time.monotonic() > until:
                 holder = os.pread(fd, 32, 0).decode(errors="replace").strip()
-                ended = holder.isdecimal() and not os.path.exists(f"/proc/{holder}")
-                raise Busy(
-                    f"a write that process {holder} started is still under way in the kernel"
-                    if ended
-                    else "another vfioctl is changing this host" + (f" (process {holder})" if holder else ""),
-                    hint="run recover when the holder has released the device, or after a reboot"
-                    if ended
-                    else "wait for it to finish",
-                    facts={"lock": str(lock), "pid": holder},
-                ) from None
+                why = "another vfioctl is changing this host" + (f" (process {holder})" if holder else "")
+                hint = "wait for it to finish"
+                if holder.isdecimal() and not os.path.exists(f"/proc/{holder}"):
+                    why = f"a write that process {holder} started is still under way in the kernel"
+                    hint = "run recover when the holder has released the device, or after a reboot"
+                raise Busy(why, hint=hint, facts={"lock": str(lock), "pid": holder}) from None
             time.sleep(0.02)

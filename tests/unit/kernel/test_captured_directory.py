@@ -18,7 +18,7 @@ from vfioctl.errors import BadDocument, KernelRefused
 from vfioctl.host import Host
 from vfioctl.inventory.model.document import document_of
 from vfioctl.kernel.captured import beneath as inside
-from vfioctl.kernel.captured.host import Captured, for_worker
+from vfioctl.kernel.captured.host import Captured
 
 SECONDS = 1.5
 WITHOUT_OPENAT2 = (errno.ENOSYS, errno.EPERM)
@@ -195,7 +195,7 @@ def test_a_root_that_is_replaced_by_another_directory_is_not_read_by_workers(tmp
     status = (tmp_path / "root").stat()
     (tmp_path / "root").rename(tmp_path / "before")
     for _ in range(2):
-        worker = for_worker(str(tmp_path / "root"), (status.st_dev, status.st_ino), 1.0)
+        worker = Captured(str(tmp_path / "root"), identity=(status.st_dev, status.st_ino))
         assert not worker.has("/sys")
         assert refusal(lambda worker=worker: worker.children("/sys")) == "ESTALE"  # type: ignore[misc] # bound at once
         (tmp_path / "root/sys").mkdir(parents=True, exist_ok=True)

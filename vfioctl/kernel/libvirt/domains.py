@@ -70,7 +70,7 @@ def running(uri: str, read: Callable[[str], T]) -> tuple[list[tuple[str, T]], st
     def ask() -> list[tuple[str, T]]:
         with connected(uri) as (connection, libvirt):
             domains = connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)[:_MOST_DOMAINS]
-            documents = (_unless_gone(libvirt, _name_and_xml, domain) for domain in domains)
+            documents = (_unless_gone(libvirt, lambda d: (_name(d), d.XMLDesc(0)), domain) for domain in domains)
             return [(document[0], read(document[1])) for document in documents if document]
 
     value, _, why = answered(ask)
@@ -218,10 +218,6 @@ def shutdown(connection: Any, _: Any, name: str) -> None:
 def destroy(connection: Any, _: Any, name: str) -> None:
     """Ends a domain as a power cut does."""
     connection.lookupByName(name).destroy()
-
-
-def _name_and_xml(domain: Any) -> tuple[str, str]:
-    return _name(domain), domain.XMLDesc(0)
 
 
 def _name(domain: Any) -> str:

@@ -10,7 +10,7 @@ import errno as errnos
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from itertools import count
@@ -70,7 +70,8 @@ def open_nodes(pid: str) -> Opened:
         except OSError as error:
             problems.append(f"its memory map could not be read ({symbol(error.errno or 0)})")
             break
-    return Opened(tuple(nodes), _summary(problems))
+    more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+    return Opened(tuple(nodes), f"{problems[0]}{more}" if problems else "")
 
 
 def _steadily(read: _Read, pid: str, problems: list[str], what: str) -> Iterator[OpenNode]:
@@ -86,11 +87,6 @@ def _steadily(read: _Read, pid: str, problems: list[str], what: str) -> Iterator
             own.append(f"its {what} change while they are read")
             break
     problems += own
-
-
-def _summary(problems: Sequence[str]) -> str:
-    more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
-    return f"{problems[0]}{more}" if problems else ""
 
 
 def _opened(pid: str, problems: list[str]) -> tuple[list[OpenNode], bool]:

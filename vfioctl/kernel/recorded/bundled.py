@@ -30,8 +30,6 @@ def file_of(name: str) -> Path:
     if not is_name(name):
         return Path(name)
     if name not in bundled_hosts():
-        raise BadDocument(
-            f"there is no host file and no bundled host {name!r}",
-            hint=f"the bundled hosts are {', '.join(bundled_hosts())}",
-        )
+        known = f"the bundled hosts are {', '.join(bundled_hosts())}"
+        raise BadDocument(f"there is no host file and no bundled host {name!r}", hint=known)
     return bundled_hosts()[name]

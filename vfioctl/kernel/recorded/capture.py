@@ -65,13 +65,17 @@ class _Capture:
             if re.fullmatch(r"[A-Z0-9_]{4}[0-9]{0,2}", table, re.ASCII):  # and not `data` or `dynamic`
                 self.tree.put_refused(f"{ACPI_TABLES}/{table}", 13)  # only its presence is recorded
         for place in ("/dev/vfio", "/dev/vfio/devices"):
-            for name in names_in(self._kernel, place):
-                self._take_device_node(f"{place}/{name}")
+            for path in (f"{place}/{name}" for name in names_in(self._kernel, place)):
+                try:
+                    self.tree.put_node(path, Node(*self._kernel.device_number(path)))
+                except KernelRefused as error:
+                    self.unread += [path] if error.symbol not in ("ENODEV", "EISDIR", "ENOENT") else []
 
     def take_system(self) -> None:
         self._take_text("/proc/sys/kernel/osrelease")
         self._take_text("/proc/sys/kernel/random/boot_id")
-        self._take_command_line()
+        words = text_of(self._kernel, "/proc/cmdline").split()
+        self.tree.put("/proc/cmdline", self._redacted(" ".join(filter(_DEVICE_WORDS.fullmatch, words))))
         self._take_processor()
         self._take_aliases()
         for modalias in sorted(self._modaliases):
@@ -122,22 +126,10 @@ class _Capture:
                 self.tree.put_refused(path, error.errno)
                 self.unread.append(path)
 
-    def _take_device_node(self, path: str) -> None:
-        try:
-            self.tree.put_node(path, Node(*self._kernel.device_number(path)))
-        except KernelRefused as error:
-            if error.symbol not in ("ENODEV", "EISDIR", "ENOENT"):
-                self.unread.append(path)
-
-    def _take_command_line(self) -> None:
-        words = text_of(self._kernel, "/proc/cmdline").split()
-        kept = [word for word in words if _DEVICE_WORDS.fullmatch(word)]
-        self.tree.put("/proc/cmdline", self._redacted(" ".join(kept)))
-
     def _take_processor(self) -> None:
         wanted = re.compile(r"(vendor_id\s*:.*|flags\s*:.*|Features\s*:.*)")
         first = text_of(self._kernel, "/proc/cpuinfo").split("\n\n")[0]
-        if lines := [line for line in first.split("\n") if wanted.fullmatch(line)]:
+        if lines := [*filter(wanted.fullmatch, first.split("\n"))]:
             self.tree.put("/proc/cpuinfo", "\n".join(lines))
 
     def _take_aliases(self) -> None:

@@ -94,9 +94,8 @@ def config_of(tree: Tree, address: str) -> bytes:
     if is_dead(tree, address):
         return b"\xff" * _BYTES
     # a VF's own ids read as all ones (SR-IOV 1.1, 3.4.1.1); sysfs shows its PF's ids
-    vendor, device = (
-        0xFFFF if "physfn" in _names(tree, address) else _number(tree, address, name) for name in ("vendor", "device")
-    )
+    is_vf = "physfn" in _names(tree, address)
+    vendor, device = (0xFFFF if is_vf else _number(tree, address, name) for name in ("vendor", "device"))
     subsystem = (_number(tree, address, name) for name in ("subsystem_vendor", "subsystem_device"))
     class_code = _number(tree, address, "class", 0xFFFFFF)
     command = _MEMORY | _MASTER if _number(tree, address, "enable") else 0

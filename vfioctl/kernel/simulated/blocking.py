@@ -122,11 +122,9 @@ def release(tree: Tree, subject: str) -> None:
 
 
 def _never_returned(path: str, value: str, address: str) -> Stuck:
-    error = Stuck(
-        f"writing {value!r} to {path} did not return",
-        hint="something holds the device; the write ends when it is released, or at the next boot",
-        next_command="vfioctl recover",
-        facts={"path": path, "ticket": f"sim:{address}"},
-    )
+    hint = "something holds the device; the write ends when it is released, or at the next boot"
+    facts = {"path": path, "ticket": f"sim:{address}"}
+    why = f"writing {value!r} to {path} did not return"
+    error = Stuck(why, hint=hint, next_command="vfioctl recover", facts=facts)
     error.kernel_said = "simulated: the write never returns"
     return error

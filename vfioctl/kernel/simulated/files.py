@@ -37,9 +37,8 @@ def simulated_file(name: str) -> Path:
 def reset_simulated(name: str) -> Path:
     """Reset a simulated bundled host and its ledger to the start. Raises BadDocument, NotPermitted."""
     if name not in bundled_hosts():
-        raise BadDocument(
-            f"{name[:80]!r} is not a bundled host", hint=f"the bundled hosts are {', '.join(bundled_hosts())}"
-        )
+        known = f"the bundled hosts are {', '.join(bundled_hosts())}"
+        raise BadDocument(f"{name[:80]!r} is not a bundled host", hint=known)
     file = simulated_file(name)
     _copy(bundled_hosts()[name], file)
     boot_file(file).unlink(missing_ok=True)
@@ -65,12 +64,10 @@ def rebooted(tree: Tree, at_boot: Tree, *, boot_id: str) -> Tree:
         at_boot.remove(root.rstrip("/"))
     for path in sorted(path for path in tree.directories if f"{path}/".startswith(KEPT_ROOTS)):
         at_boot.put_directory(path)
-    for path, text in tree.files.items():
-        if path.startswith(KEPT_ROOTS):
-            at_boot.put(path, text)
-    for path, target in tree.links.items():
-        if path.startswith(KEPT_ROOTS):
-            at_boot.put_link(path, target)
+    for path in (path for path in tree.files if path.startswith(KEPT_ROOTS)):
+        at_boot.put(path, tree.files[path])
+    for path in (path for path in tree.links if path.startswith(KEPT_ROOTS)):
+        at_boot.put_link(path, tree.links[path])
     at_boot.put(BOOT_ID, boot_id)
     return at_boot
 

@@ -112,7 +112,8 @@ class _Server:
             if verb == "run":
                 self._run(fds, job, *details)
             else:
-                self._kill(job)
+                for pid in (pid for pid, worker in self._workers.items() if worker.job == job):
+                    os.kill(pid, signal.SIGKILL)
         finally:
             for fd in fds:
                 os.close(fd)
@@ -152,11 +153,6 @@ class _Server:
             while pid := os.waitpid(-1, os.WNOHANG)[0]:
                 if worker := self._workers.pop(pid, None):
                     worker.page.close()
-
-    def _kill(self, job: int) -> None:
-        for pid, worker in self._workers.items():
-            if worker.job == job:
-                os.kill(pid, signal.SIGKILL)
 
     def _end(self) -> None:
         for pid, worker in self._workers.items():
