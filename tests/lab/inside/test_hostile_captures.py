@@ -10,7 +10,7 @@ import pytest
 from tests import hostile
 from tests.conftest import memory
 from tests.lab.inside.command import vfioctl
-from vfioctl.kernel.captured import beneath as inside
+from vfioctl.kernel import paths as inside
 from vfioctl.kernel.captured.host import Captured
 
 SECONDS = 5.0

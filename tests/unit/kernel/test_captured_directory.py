@@ -17,7 +17,7 @@ from vfioctl.console.documents import document_text
 from vfioctl.errors import BadDocument, KernelRefused
 from vfioctl.host import Host
 from vfioctl.inventory.model.document import document_of
-from vfioctl.kernel.captured import beneath as inside
+from vfioctl.kernel import paths as inside
 from vfioctl.kernel.captured.host import Captured
 
 SECONDS = 1.5

@@ -16,11 +16,11 @@ from typing import TypeVar
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel import files, untrusted_files
-from vfioctl.kernel.captured.beneath import open_inside, open_root
 from vfioctl.kernel.descriptors import closing
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.live.processes import WITHOUT_DEVICES
 from vfioctl.kernel.live.use import refused
+from vfioctl.kernel.paths import open_inside, open_root
 from vfioctl.kernel.protocol import (
     EVERY_LINK,
     NO_PROCESSES,
