@@ -12,16 +12,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from vfioctl.environment import OF_COMMANDS
+from vfioctl.kernel import trusted
 from vfioctl.kernel.descriptors import closing
 from vfioctl.kernel.protocol import Directory, Prefixes, per_subject
-from vfioctl.kernel.trusted import (
-    PRIVATE_FILE,
-    PUBLIC_DIRECTORY,
-    PUBLIC_FILE,
-    PUBLIC_PROGRAM,
-    opened_directory,
-    output_directory,
-)
 
 if TYPE_CHECKING:
     from subprocess import CompletedProcess
@@ -197,12 +190,13 @@ def replace_file(path: str, text: str | None) -> None:
     folder, name = os.path.split(path)
     if text is None:
         if os.path.lexists(path):
-            with opened_directory(folder) as directory:
+            with trusted.opened_directory(folder) as directory:
                 os.unlink(name, dir_fd=directory)
                 _sync(directory)
         return
-    with opened_directory(folder, make=PUBLIC_DIRECTORY) as directory:
-        write_into(directory, name, text.encode(), mode=PUBLIC_PROGRAM if text.startswith("#!") else PUBLIC_FILE)
+    with trusted.opened_directory(folder, make=trusted.PUBLIC_DIRECTORY) as directory:
+        mode = trusted.PUBLIC_PROGRAM if text.startswith("#!") else trusted.PUBLIC_FILE
+        write_into(directory, name, text.encode(), mode=mode)
         _sync(directory)
 
 
@@ -213,7 +207,7 @@ def write_whole(path: str, data: bytes, *, mode: int | None = None) -> None:
     `mode`: the permissions, independent of the umask. Raises OSError.
     """
     folder, name = os.path.split(path)
-    with output_directory(folder or ".") as directory:
+    with trusted.output_directory(folder or ".") as directory:
         write_into(directory, name, data, mode=mode)
 
 
@@ -228,7 +222,7 @@ def write_into(
     with suppress(FileNotFoundError):
         os.unlink(beside, dir_fd=directory)  # left by a process that was killed and had the same id
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(beside, flags, 0o666 if mode is None else PRIVATE_FILE, dir_fd=directory)
+    fd = os.open(beside, flags, 0o666 if mode is None else trusted.PRIVATE_FILE, dir_fd=directory)
     try:
         with open(fd, "wb") as stream:
             stream.write(data)

@@ -27,7 +27,7 @@ from vfioctl.domain.model.definition import Image, volume_name
 from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.errors import BadSpec, MissingLibrary, StalePlan, VfioctlError
 from vfioctl.kernel.disk_images import digest_of, files_in, image_of
-from vfioctl.kernel.libvirt.domains import named
+from vfioctl.kernel.libvirt.answers import named
 from vfioctl.kernel.libvirt.storage import INCOMPLETE, WRITTEN
 from vfioctl.kernel.recorded.host import read_tree
 from vfioctl.kernel.recorded.tree import form

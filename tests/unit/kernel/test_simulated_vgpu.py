@@ -12,9 +12,9 @@ from tests.hosts.pool import PARENT, SIZES, add_pool
 from vfioctl.errors import BadDocument, HostError, KernelRefused, Stuck
 from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_DEVICES, PCI_DRIVERS
 from vfioctl.kernel.recorded.tree import Tree, form, parse
+from vfioctl.kernel.simulated.capacity import facts_of, known_types
 from vfioctl.kernel.simulated.faults import DIE, HANG, Fault, Refusal, SimulatedDeath, WouldBlock, kstrtoul
 from vfioctl.kernel.simulated.host import Simulated
-from vfioctl.kernel.simulated.vgpu_capacity import facts_of, known_types
 
 BUS = "/sys/bus/mdev/devices"
 A2, A2_VFS = "0000:08:00.0", [f"0000:08:{n // 8:02x}.{n % 8}" for n in range(4, 20)]

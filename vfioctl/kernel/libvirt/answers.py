@@ -23,8 +23,11 @@ from vfioctl.errors import (
     UnknownDomain,
     VfioctlError,
 )
+from vfioctl.kernel.worker import wire
 
 T = TypeVar("T")
+TEST = "test:"
+"""How the URIs of libvirt's test driver begin."""
 _LONGEST_TEXT = 1000
 Answer = tuple[Any, int, str]
 """The value; or None with libvirt's number of the error and its text."""
@@ -156,3 +159,16 @@ def on_connection(
         return question
 
     return question_of
+
+
+def named(what: str) -> Callable[..., Answer]:
+    """The question or order of this name."""
+    return wire.named(f"vfioctl.kernel.libvirt.{'storage' if what in OF_STORAGE else 'domains'}:{what}")
+
+
+def asked_here(uri: str, question: str, *words: str) -> Any:
+    """The answer on a host that has no daemon: only the test driver is asked, in this process. Raises HostError."""
+    if question != "validated" and not uri.startswith(TEST):
+        why = f"there is no libvirt at {uri} on this host: it is not this machine"
+        raise HostError(why, hint="--connect test:///default asks libvirt's test driver")
+    return value_of(named(question)(uri, *words), uri, question, words)

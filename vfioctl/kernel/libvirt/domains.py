@@ -12,19 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from vfioctl.errors import HostError
 from vfioctl.kernel.descriptors import closing
-from vfioctl.kernel.libvirt.answers import (
-    NO_DOMAIN,
-    OF_STORAGE,
-    UNSUPPORTED,
-    Answer,
-    answered,
-    connected,
-    on_connection,
-    value_of,
-)
-from vfioctl.kernel.worker import wire
+from vfioctl.kernel.libvirt.answers import NO_DOMAIN, TEST, UNSUPPORTED, Answer, answered, connected, on_connection
 
 T = TypeVar("T")
 SOCKETS = tuple(f"/run/libvirt/{name}-sock{ro}" for name in ("libvirt", "virtqemud") for ro in ("", "-ro"))
@@ -33,32 +22,12 @@ SECONDS = 5.0
 """Timeout for a listing that asks libvirt beside other things."""
 QUESTION_SECONDS = 30.0
 """Timeout for any other question: libvirtd may have to start first, and to start QEMU to see what it offers."""
-TEST = "test:"
-"""How the URIs of libvirt's test driver begin."""
 _MOST_DOMAINS, _LONGEST_NAME = 10_000, 255
 _ANSWER_SECONDS, _ALL_SECONDS = 3, 15.0
 """Timeouts for one answer of a guest's agent, and for all."""
 _MOST_FILES, _LONGEST_TEXT = 1000, 256
 _INTERNAL_ERROR = 1
 """VIR_ERR_INTERNAL_ERROR: what libvirt makes of an agent's refusal, such as for a file that is not there."""
-
-
-# -- for the caller ----------------------------------------------------------------------------------
-
-
-def named(what: str) -> Callable[..., Answer]:
-    """The question or order of this name."""
-    return wire.named(f"vfioctl.kernel.libvirt.{'storage' if what in OF_STORAGE else 'domains'}:{what}")
-
-
-def asked_here(uri: str, question: str, *words: str) -> Any:
-    """The answer on a host that has no daemon: only the test driver is asked, in this process. Raises HostError."""
-    if question != "validated" and not uri.startswith(TEST):
-        raise HostError(
-            f"there is no libvirt at {uri} on this host: it is not this machine",
-            hint="--connect test:///default asks libvirt's test driver",
-        )
-    return value_of(named(question)(uri, *words), uri, question, words)
 
 
 # -- questions ---------------------------------------------------------------------------------------

@@ -119,8 +119,8 @@ class LiveChange:
         from vfioctl.kernel.libvirt import answers, domains
 
         if self._read_only:  # a capture has no libvirt, as a recorded host has none
-            return domains.asked_here(uri, question, *words)
-        what, ask = answers.doing(question, words), domains.named(question)
+            return answers.asked_here(uri, question, *words)
+        what, ask = answers.doing(question, words), answers.named(question)
         try:
             answer = begin(self._workers.server, ask, uri, *words, timeout=domains.QUESTION_SECONDS)()
         except Unreturned as late:
@@ -132,14 +132,14 @@ class LiveChange:
 
     def tell_libvirt(self, uri: str, order: str, *words: str) -> None:
         self._refuse("libvirt's domains cannot be changed")
-        from vfioctl.kernel.libvirt import answers, domains
+        from vfioctl.kernel.libvirt import answers
 
         what = answers.doing(order, words)
-        if uri.startswith(domains.TEST):
+        if uri.startswith(answers.TEST):
             hint = "--simulate HOST, such as --simulate hgx8, keeps it"
             raise HostError(f"{what}: libvirt's test driver forgets it when vfioctl ends", hint=hint)
         timeout = self._timeouts.of("libvirt-start" if order == "start" else "libvirt")
-        answers.value_of(self._run(what, _LIBVIRT_HINT, timeout, domains.named(order), uri, *words), uri, order, words)
+        answers.value_of(self._run(what, _LIBVIRT_HINT, timeout, answers.named(order), uri, *words), uri, order, words)
 
     def _refuse(self, what: str) -> None:
         if self._read_only:

@@ -196,6 +196,6 @@ class Recorded(Kernel):
         return devices.rom_of(self.tree, address)
 
     def ask_libvirt(self, uri: str, question: str, *words: str) -> Any:
-        from vfioctl.kernel.libvirt.domains import asked_here
+        from vfioctl.kernel.libvirt.answers import asked_here
 
         return asked_here(uri, question, *words)

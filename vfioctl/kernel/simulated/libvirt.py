@@ -19,12 +19,11 @@ from typing import Any
 
 from vfioctl.errors import VfioctlError
 from vfioctl.kernel.disk_images import digest_of, files_in
-from vfioctl.kernel.libvirt.answers import CHANGED, NO_DOMAIN, NO_VOLUME, value_of
-from vfioctl.kernel.libvirt.domains import asked_here
+from vfioctl.kernel.libvirt.answers import CHANGED, NO_DOMAIN, NO_VOLUME, asked_here, value_of
 from vfioctl.kernel.libvirt.storage import seed_content
 from vfioctl.kernel.protocol import PCI_DEVICES
 from vfioctl.kernel.recorded.tree import Tree
-from vfioctl.kernel.simulated import vgpu_capacity
+from vfioctl.kernel.simulated import capacity
 from vfioctl.kernel.simulated.groups import driver_of, is_vfio
 
 DEFINITIONS, RUNNING = "/etc/libvirt/qemu", "/run/libvirt/qemu"
@@ -133,8 +132,8 @@ def _start(tree: Tree, name: str, known: Mapping[str, tuple[Any, ...]], refused:
 
 
 def _can_be_opened(tree: Tree, device: str) -> bool:
-    vgpu = tree.files.get(f"{device}/{vgpu_capacity.VENDOR}/current_vgpu_type", vgpu_capacity.NO_TYPE)
-    return is_vfio(driver_of(tree, device) or "") or vgpu != vgpu_capacity.NO_TYPE
+    vgpu = tree.files.get(f"{device}/{capacity.VENDOR}/current_vgpu_type", capacity.NO_TYPE)
+    return is_vfio(driver_of(tree, device) or "") or vgpu != capacity.NO_TYPE
 
 
 def _functions(xml: str) -> list[str]:

@@ -12,8 +12,8 @@ import posixpath
 from vfioctl.kernel.host_paths import MDEV_PARENTS
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated import groups
+from vfioctl.kernel.simulated.capacity import TYPES, UUID, Account, card_of, facts_of, recount
 from vfioctl.kernel.simulated.faults import Refusal, WouldBlock, kstrtoul
-from vfioctl.kernel.simulated.vgpu_capacity import TYPES, UUID, Account, card_of, facts_of, recount
 
 BUS = "/sys/bus/mdev"
 _UUID_LENGTH = 36

@@ -15,7 +15,7 @@ from vfioctl.errors import HostError, KernelRefused
 from vfioctl.kernel.modalias import NATIVE, VFIO
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DRIVERS
 from vfioctl.kernel.recorded.tree import Node, Tree
-from vfioctl.kernel.simulated import class_devices, drivers, groups, mediated, vendor, vgpu_capacity, virtual
+from vfioctl.kernel.simulated import capacity, class_devices, drivers, groups, mediated, vendor, virtual
 from vfioctl.kernel.simulated.faults import Refusal
 from vfioctl.kernel.simulated.groups import driver_of, is_vfio
 from vfioctl.units import UUID_FORM
@@ -101,7 +101,7 @@ _WRITE_ONLY: dict[str, Store] = {
     r"/sys/bus/pci/drivers_autoprobe": drivers.drivers_autoprobe_store,
     r"/sys/bus/pci/drivers_probe": drivers.drivers_probe_store,
     rf"/sys/devices/.+/{UUID_FORM}/remove": mediated.remove_store,
-    rf"/sys/devices/.+/{vgpu_capacity.TYPES}/[^/]+/create": mediated.create_store,
+    rf"/sys/devices/.+/{capacity.TYPES}/[^/]+/create": mediated.create_store,
     rf"{_FUNCTION}/rom": pci_write_rom,
 }
 """Files that need not be in a tree: a recording has only what can be read."""

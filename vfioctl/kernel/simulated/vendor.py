@@ -13,23 +13,12 @@ import re
 
 from vfioctl.kernel.host_paths import MDEV_PARENTS
 from vfioctl.kernel.recorded.tree import Tree
-from vfioctl.kernel.simulated import class_devices, groups
+from vfioctl.kernel.simulated import capacity, class_devices, groups
 from vfioctl.kernel.simulated.faults import Refusal, kstrtoul
-from vfioctl.kernel.simulated.vgpu_capacity import (
-    NO_TYPE,
-    TYPES,
-    UUID,
-    VENDOR,
-    Account,
-    card_of,
-    facts_of,
-    known_types,
-    recount,
-)
 from vfioctl.untrusted_text import parse_json
 
 PARAMS_MAX = 256
-_FOLDERS = (VENDOR, TYPES)
+_FOLDERS = (capacity.VENDOR, capacity.TYPES)
 _YES, _NO = re.compile(r"[yYtT1].*|[oO][nN].*", re.DOTALL), re.compile(r"[nNfF0].*|[oO][fF].*", re.DOTALL)
 
 
@@ -40,17 +29,17 @@ def current_vgpu_type_store(tree: Tree, path: str, value: str) -> None:
     """A number creates a vGPU, 0 deletes it. Changing the type needs 0 first."""
     function = _device(path)
     kind, now = str(kstrtoul(value, bits=32, base=10)), tree.files[path]
-    if groups.opened(tree, function) or NO_TYPE not in (kind, now):
+    if groups.opened(tree, function) or capacity.NO_TYPE not in (kind, now):
         raise Refusal(errnos.EBUSY)
-    card = card_of(tree, function)
-    account = Account(tree, card)
-    if kind == NO_TYPE:
+    card = capacity.card_of(tree, function)
+    account = capacity.Account(tree, card)
+    if kind == capacity.NO_TYPE:
         _clear(tree, function)
     elif account.available(function, kind):
         tree.put(path, kind)
     else:
         raise Refusal(errnos.EIO)
-    recount(tree, card)
+    capacity.recount(tree, card)
 
 
 def vgpu_params_store(tree: Tree, path: str, value: str) -> None:
@@ -71,19 +60,19 @@ def placement_id_store(tree: Tree, path: str, value: str) -> None:
 
 def _refuse_without_type(tree: Tree, path: str) -> None:
     device = _device(path)
-    if UUID.fullmatch(posixpath.basename(device)):
+    if capacity.UUID.fullmatch(posixpath.basename(device)):
         if path.endswith("/placement_id") and groups.opened(tree, device):
             raise Refusal(errnos.EBUSY)
         return
-    if tree.files.get(f"{device}/{VENDOR}/current_vgpu_type", NO_TYPE) == NO_TYPE:
+    if tree.files.get(f"{device}/{capacity.VENDOR}/current_vgpu_type", capacity.NO_TYPE) == capacity.NO_TYPE:
         raise Refusal(errnos.EPERM)
     if groups.opened(tree, device):
         raise Refusal(errnos.EBUSY)
 
 
 def _clear(tree: Tree, function: str) -> None:
-    home = f"{function}/{VENDOR}"
-    tree.put(f"{home}/current_vgpu_type", NO_TYPE)
+    home = f"{function}/{capacity.VENDOR}"
+    tree.put(f"{home}/current_vgpu_type", capacity.NO_TYPE)
     if f"{home}/vgpu_params" in tree.files:
         tree.put(f"{home}/vgpu_params", "")
     if tree.files.pop(f"{home}/placement_id", None) is not None:
@@ -122,8 +111,8 @@ def sriov_drivers_autoprobe_store(tree: Tree, path: str, value: str) -> None:
 
 def folders_gone(tree: Tree, device: str, driver: str) -> None:
     """Removes the driver's vGPU directories and saves them, without vGPUs, for `folders_back`."""
-    if f"{device}/{VENDOR}/current_vgpu_type" in tree.files:
-        known_types(tree, card_of(tree, device), [device])
+    if f"{device}/{capacity.VENDOR}/current_vgpu_type" in tree.files:
+        capacity.known_types(tree, capacity.card_of(tree, device), [device])
         _clear(tree, device)
         group = groups.group_of(tree, device)
         groups.vfio_device_del(tree, device)
@@ -132,8 +121,8 @@ def folders_gone(tree: Tree, device: str, driver: str) -> None:
     for folder in _FOLDERS:
         kept |= class_devices.taken(tree, f"{device}/{folder}")
     if kept:
-        facts_of(tree, device)["folders"] = json.dumps([driver, kept])
-        recount(tree, card_of(tree, device))
+        capacity.facts_of(tree, device)["folders"] = json.dumps([driver, kept])
+        capacity.recount(tree, capacity.card_of(tree, device))
 
 
 def folders_back(tree: Tree, device: str, driver: str) -> None:
@@ -145,10 +134,10 @@ def folders_back(tree: Tree, device: str, driver: str) -> None:
     del facts["folders"]
     for path, fact in kept.items():
         class_devices.put_back(tree, path, fact)
-    if f"{device}/{TYPES}" in kept:
+    if f"{device}/{capacity.TYPES}" in kept:
         groups.link(tree, f"{MDEV_PARENTS}/{posixpath.basename(device)}", device)
     else:
         groups.vfio_device_add(tree, device)
         if groups.CONTAINER in tree.nodes:
             groups.vfio_group_create(tree, groups.group_of(tree, device))
-    recount(tree, card_of(tree, device))
+    capacity.recount(tree, capacity.card_of(tree, device))

@@ -15,8 +15,8 @@ from contextlib import suppress
 from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_DEVICES
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated import class_devices, drivers, groups
+from vfioctl.kernel.simulated.capacity import facts_of, instances_of, number_at, virtual_functions
 from vfioctl.kernel.simulated.faults import Refusal, WouldBlock, kstrtoul
-from vfioctl.kernel.simulated.vgpu_capacity import facts_of, instances_of, number_at, virtual_functions
 from vfioctl.untrusted_text import parse_json
 
 NVIDIA = "nvidia"
