@@ -103,9 +103,8 @@ def refuse_without_library() -> None:
     from importlib.util import find_spec
 
     if find_spec("pycdlib") is None:
-        raise MissingLibrary(
-            "a cloud-init seed needs pycdlib, which is not installed", hint="pip install 'vfioctl[cloud-init]'"
-        )
+        why = "a cloud-init seed needs pycdlib, which is not installed"
+        raise MissingLibrary(why, hint="pip install 'vfioctl[cloud-init]'")
 
 
 def image_of(files: Mapping[str, bytes]) -> bytes:

@@ -44,10 +44,8 @@ class Alias(NamedTuple):
         return sum(field.count("*") for field in self[1:8])
 
     def fits(self, ids: tuple[str, ...]) -> bool:
-        return all(
-            pattern in ("*", value) or fnmatchcase(value, pattern)
-            for pattern, value in zip(self[1:8], ids, strict=True)
-        )
+        pairs = zip(self[1:8], ids, strict=True)
+        return all(pattern in ("*", value) or fnmatchcase(value, pattern) for pattern, value in pairs)
 
 
 class Aliases:

@@ -11,18 +11,7 @@ from functools import wraps
 from shlex import quote
 from typing import Any, TypeVar
 
-from vfioctl.errors import (
-    BadDocument,
-    BadSpec,
-    ConflictError,
-    Foreign,
-    HostError,
-    MissingLibrary,
-    NotPermitted,
-    StalePlan,
-    UnknownDomain,
-    VfioctlError,
-)
+from vfioctl import errors
 from vfioctl.kernel.worker import wire
 
 T = TypeVar("T")
@@ -85,29 +74,35 @@ def value_of(answer: Answer, uri: str, what: str, words: Sequence[str]) -> Any:
     raise error
 
 
-def _error(code: int, text: str, uri: str, what: str, doing: str) -> VfioctlError:
+def _error(code: int, text: str, uri: str, what: str, doing: str) -> errors.VfioctlError:
     if code == MISSING:
-        return MissingLibrary(f"{doing} needs libvirt-python, which is not installed", hint=text.partition(": ")[2])
+        return errors.MissingLibrary(
+            f"{doing} needs libvirt-python, which is not installed", hint=text.partition(": ")[2]
+        )
     if code == CHANGED:
-        return StalePlan(f"{doing}: its files are not as planned: {text}", hint="make a new plan")
-    error: VfioctlError
+        return errors.StalePlan(f"{doing}: its files are not as planned: {text}", hint="make a new plan")
+    error: errors.VfioctlError
     if code == NO_DOMAIN:
         command = f"vfioctl domain list --connect {quote(uri)}"
-        error = UnknownDomain(f"{doing}: there is no such domain", next_command=command)
+        error = errors.UnknownDomain(f"{doing}: there is no such domain", next_command=command)
     elif code == _NO_POOL:
-        error = BadSpec(f"{doing}: libvirt at {uri} has no such storage pool", hint="virsh pool-list --all")
+        error = errors.BadSpec(f"{doing}: libvirt at {uri} has no such storage pool", hint="virsh pool-list --all")
     elif code in _DENIED or "Permission denied" in text:
-        error = NotPermitted(f"{doing}: libvirt at {uri} does not permit it", hint="run it as root")
+        error = errors.NotPermitted(f"{doing}: libvirt at {uri} does not permit it", hint="run it as root")
     elif code in _OF_DOCUMENT and what in _BRINGS_DOCUMENT:
-        error = BadDocument(f"{doing}: libvirt refuses the document", hint="the document must change")
+        error = errors.BadDocument(f"{doing}: libvirt refuses the document", hint="the document must change")
     elif code == _OPERATION_FAILED and "already" in text:
-        error = Foreign(f"{doing}: another domain has its name or its UUID", hint="change <name> and <uuid>")
+        error = errors.Foreign(f"{doing}: another domain has its name or its UUID", hint="change <name> and <uuid>")
     elif code == _HOOK_FAILED:
-        error = ConflictError(f"{doing}: a hook of libvirt refuses it", hint="the reason is in what libvirt said")
+        error = errors.ConflictError(
+            f"{doing}: a hook of libvirt refuses it", hint="the reason is in what libvirt said"
+        )
     elif "Failed to connect" in text or "End of file" in text:
-        error = HostError(f"{doing}: libvirt at {uri} cannot be reached", hint="systemctl status libvirtd virtqemud")
+        error = errors.HostError(
+            f"{doing}: libvirt at {uri} cannot be reached", hint="systemctl status libvirtd virtqemud"
+        )
     else:
-        error = HostError(f"{doing}: libvirt at {uri} failed")
+        error = errors.HostError(f"{doing}: libvirt at {uri} failed")
     error.kernel_said = text
     return error
 
@@ -170,5 +165,5 @@ def asked_here(uri: str, question: str, *words: str) -> Any:
     """The answer on a host that has no daemon: only the test driver is asked, in this process. Raises HostError."""
     if question != "validated" and not uri.startswith(TEST):
         why = f"there is no libvirt at {uri} on this host: it is not this machine"
-        raise HostError(why, hint="--connect test:///default asks libvirt's test driver")
+        raise errors.HostError(why, hint="--connect test:///default asks libvirt's test driver")
     return value_of(named(question)(uri, *words), uri, question, words)

@@ -107,18 +107,17 @@ def _blocked_write(tree: Tree, pending: str, path: str, value: str) -> Stuck:
 def release(tree: Tree, subject: str) -> None:
     """Ends the holder of a subject: the blocked write finishes, and further holders that it waits for end too."""
     path, value = parse_json(tree.properties[f"sim:{subject}"].pop("blocked"))
-    waits = bool(path)
-    while waits:
-        waits = False
+    while path:
         try:
             if path.startswith(MANAGING):
                 virtual.sriov_disable(tree, tree.resolve(f"{PCI_DEVICES}/{subject_of(path)}"))
             else:
                 rules.resume(tree, path, value)
+            return
         except WouldBlock:
-            waits = True
-        except (KernelRefused, Refusal):
             continue
+        except (KernelRefused, Refusal):
+            return
 
 
 def _never_returned(path: str, value: str, address: str) -> Stuck:

@@ -65,10 +65,8 @@ def _draw(tree: Tree, console: str, *, bound: bool) -> None:
 
 
 def _framebuffer_console(tree: Tree) -> str | None:
-    for name in sorted(tree.directories.get(VTCONSOLES, ())):
-        if "frame buffer" in tree.files.get(tree.resolve(f"{VTCONSOLES}/{name}/name"), ""):
-            return name
-    return None
+    files = {name: tree.resolve(f"{VTCONSOLES}/{name}/name") for name in tree.directories.get(VTCONSOLES, ())}
+    return min((name for name, file in files.items() if "frame buffer" in tree.files.get(file, "")), default=None)
 
 
 def fbcon_fb_unregistered(tree: Tree, *, first: bool) -> None:

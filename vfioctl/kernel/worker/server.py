@@ -162,9 +162,8 @@ class _Server:
         poll = select.poll()
         poll.register(self._woken, select.POLLIN)
         self._collect()
-        while (
-            any(not worker.page.writing for worker in self._workers.values()) and (left := until - time.monotonic()) > 0
-        ):
+        workers = self._workers.values()
+        while any(not worker.page.writing for worker in workers) and (left := until - time.monotonic()) > 0:
             if poll.poll(left * 1000):
                 os.read(self._woken, 4096)
             self._collect()
