@@ -4,16 +4,10 @@ from vfioctl.binding.actions import GrantedLock, Load, Override, PersistenceMode
 from vfioctl.binding.checks import Answers, Viable
 from vfioctl.binding.model.intents import BindIntent, ResetIntent, RomIntent, UnbindIntent
 from vfioctl.binding.records import PreviousBindings
-from vfioctl.binding.resources.driver import DriverBinding
-from vfioctl.binding.resources.framebuffer import Framebuffer
-from vfioctl.binding.resources.module import Module
-from vfioctl.binding.resources.persistence import Persistence
-from vfioctl.binding.resources.power import Power
-from vfioctl.binding.resources.released import D3Cold, VtConsole
+from vfioctl.binding.resources.driver import DriverBinding, Module
+from vfioctl.binding.resources.released import D3Cold, Framebuffer, Persistence, Power, Service, UnbindLock, VtConsole
 from vfioctl.binding.resources.reset import Reset, ResetMethod
 from vfioctl.binding.resources.rom import RomSwitch
-from vfioctl.binding.resources.service import Service
-from vfioctl.binding.resources.unbind_lock import UnbindLock
 from vfioctl.core.registry import Parts
 
 PARTS = Parts(

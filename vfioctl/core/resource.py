@@ -1,7 +1,7 @@
 """Resources, which changes set: the `Resource` protocol, and `FileResource` for one file with one value.
 
-Each kind of resource is one class in one file, registered by its subsystem. Engine, executor, verify, rollback,
-recovery, journal and renderer know this protocol and may not know a kind.
+Each kind of resource is one class, registered by its subsystem. Engine, executor, verify, rollback, recovery, journal
+and renderer know this protocol and may not know a kind.
 """
 
 from __future__ import annotations

@@ -30,8 +30,7 @@ from tests.hosts.machines import (
 )
 from vfioctl.binding.model.binding import Binding
 from vfioctl.binding.model.intents import BindIntent
-from vfioctl.binding.resources.driver import binding_change
-from vfioctl.binding.resources.module import module_change
+from vfioctl.binding.resources.driver import binding_change, module_change
 from vfioctl.core.change import Change, Draft, JournalState, Phase, Plan, Result, Step
 from vfioctl.core.journal import Journal
 from vfioctl.errors import (

@@ -11,8 +11,7 @@ from vfioctl.binding.model.intents import BindIntent, UnbindIntent
 from vfioctl.binding.plan.holders import refuse_held
 from vfioctl.binding.plan.release import idle_services, to_release, warnings
 from vfioctl.binding.plan.requested_driver import Bindings, check_driver_name, refuse_unable
-from vfioctl.binding.resources.driver import binding_change
-from vfioctl.binding.resources.module import driver_to_load, module_change, modules_for
+from vfioctl.binding.resources.driver import binding_change, driver_to_load, module_change, modules_for
 from vfioctl.core.change import Change, CheckRequest, Draft, Intent
 from vfioctl.errors import BadSpec, DeviceInUse, GroupNotViable, NoIommu, some_of
 from vfioctl.inventory.model.functions import MANAGED_DMA_DRIVERS, Function, Inventory, is_vfio_driver

@@ -12,12 +12,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from vfioctl.binding.model.conditions import Circumstances
 from vfioctl.binding.model.services import GPU_SERVICES
-from vfioctl.binding.resources.framebuffer import Framebuffer
-from vfioctl.binding.resources.persistence import UNKNOWN, Persistence
-from vfioctl.binding.resources.power import Power
-from vfioctl.binding.resources.released import D3Cold, ReleasedFile, VtConsole
-from vfioctl.binding.resources.service import Service
-from vfioctl.binding.resources.unbind_lock import UnbindLock
+from vfioctl.binding.resources.released import (
+    UNKNOWN,
+    D3Cold,
+    Framebuffer,
+    Persistence,
+    Power,
+    ReleasedFile,
+    Service,
+    UnbindLock,
+    VtConsole,
+)
 from vfioctl.core.change import Change
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.holders import Holder

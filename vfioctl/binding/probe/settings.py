@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from vfioctl.binding.model.conditions import Reading
 from vfioctl.binding.probe.readers import readable, settings_of
-from vfioctl.binding.resources.framebuffer import PLATFORM_DRIVERS
-from vfioctl.binding.resources.service import activity
+from vfioctl.binding.resources.released import PLATFORM_DRIVERS, activity
 from vfioctl.errors import DeviceInUse
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.values import PciAddress

@@ -1,1 +1,1 @@
-"""The resources of the binding subsystem: one class in one file for each kind."""
+"""The resources of the binding subsystem: one class for each kind."""

@@ -1,4 +1,4 @@
-"""The driver that a function is bound to, with its `driver_override`.
+"""The driver that a function is bound to, with its `driver_override`, and the kernel module that the driver needs.
 
 The order of the steps follows kernel commit 782a985d7af2: override first, so that no other driver can bind the device
 between unbind and probe; then every unbind; then every probe. On unbind the override names the old driver, and is
@@ -8,24 +8,76 @@ restored only after that driver is bound.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from vfioctl.binding.model.binding import KERNEL_CHOICE, Binding, same_driver
-from vfioctl.binding.resources.module import module_changes
 from vfioctl.core.change import Change, Phase, Step
 from vfioctl.core.resource import Description, FileResource, Found
 from vfioctl.errors import KernelRefused, Stuck
+from vfioctl.inventory.api import drivers_of
+from vfioctl.inventory.model.functions import is_vfio_driver
+from vfioctl.kernel.lenient import names_in
 from vfioctl.kernel.protocol import DRIVERS_PROBE, PCI_ADDRESS, PCI_DEVICES, PCI_DRIVERS, Reader
 
 if TYPE_CHECKING:
     from vfioctl.kernel.protocol import Kernel
 
+MODULE, LOADED = "module", "loaded"
 BINDING = "binding"
 CLEAR = "\n"
 """The text that clears driver_override."""
 _NO_OVERRIDE = ("(null)", "")
 _DRIVER = re.compile(r"[^/\0-\x1f\x7f-\x9f]{1,100}")
+
+
+class Module(FileResource):
+    """A kernel module; `name` is the module's name. It stays loaded afterwards: rollback does not unload it."""
+
+    kind: ClassVar[str] = MODULE
+    path: ClassVar[str] = "[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
+    value: ClassVar[str] = LOADED
+    may_block: ClassVar[bool] = False
+
+    def read(self, reader: Reader, change: Change) -> str | None:
+        """Return LOADED if the module has a directory in /sys/module; some built-in ones have none."""
+        return LOADED if reader.has(f"/sys/module/{change.name.replace('-', '_')}") else None
+
+    def steps(self, change: Change) -> Iterator[Step]:
+        yield Step(phase=Phase.LOAD, action="load", target=change.name, why="its driver is not registered yet")
+
+    def matches(self, change: Change, found: str | None) -> bool:
+        """Always match: the binding shows whether the driver was loaded, as its module may have another name."""
+        return True
+
+    def restore(self, change: Change, found: Found) -> Change | None:
+        return None
+
+    def finish(self, change: Change, found: Found) -> Change | None:
+        return change if found.of(change) is None else None
+
+    def describe(self, change: Change) -> Description:
+        return Description(f"module {change.name}", LOADED, LOADED)
+
+
+def module_change(name: str, subject: str) -> Change:
+    """Return the change that loads a module for a function."""
+    return Change(kind=MODULE, name=name, subject=subject, before="", after=LOADED)
+
+
+def driver_to_load(before: Binding, goal: Binding, registered: Iterable[str]) -> str | None:
+    """Return the goal's driver if it is not registered; None if nothing needs to be loaded."""
+    if goal.driver in (None, KERNEL_CHOICE) or before.meets(goal):
+        return None
+    return None if any(same_driver(goal.driver, name) for name in registered) else goal.driver
+
+
+def modules_for(driver: str, available: Sequence[str]) -> list[str]:
+    """Return the modules to load for a driver: the one with its name, otherwise the device's native modules."""
+    natives = [name for name in available if not is_vfio_driver(name)]
+    if is_vfio_driver(driver) or driver in natives or not natives:
+        return [driver]
+    return natives
 
 
 class DriverBinding(FileResource):
@@ -41,7 +93,7 @@ class DriverBinding(FileResource):
         for text in (change.before, change.after):
             binding = Binding.parse(text)
             names = [*filter(None, (binding.driver, binding.driver_override)), *binding.spellings]
-            if binding.text != text or not all(map(_DRIVER.fullmatch, names)) or any("/" in name for name in names):
+            if binding.text != text or not all(map(_DRIVER.fullmatch, names)):
                 raise ValueError(f"not a binding: {text[:80]!r}")
 
     def blocking(self, change: Change) -> Iterable[str]:
@@ -88,7 +140,10 @@ class DriverBinding(FileResource):
         return change.to(change.after, found=_current(change, found))
 
     def needs(self, kernel: Kernel, change: Change) -> Iterable[Change]:
-        return module_changes(kernel, change)
+        before, goal = Binding.parse(change.before), Binding.parse(change.after)
+        driver = driver_to_load(before, goal, names_in(kernel, PCI_DRIVERS))
+        names = modules_for(driver, drivers_of(kernel, change.subject)) if driver else ()
+        return [module_change(name, change.subject) for name in names]
 
     def describe(self, change: Change) -> Description:
         return Description(change.name, _words(change.before), _words(change.after))
