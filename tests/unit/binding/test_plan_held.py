@@ -8,7 +8,7 @@ from tests.hosts.machines import function, inventory_of
 from vfioctl.binding.model.binding import Binding
 from vfioctl.binding.model.conditions import Circumstances
 from vfioctl.binding.model.intents import BindIntent
-from vfioctl.binding.plan.holders import refuse_held, unbound_by
+from vfioctl.binding.plan.preconditions import refuse_held, unbound_by
 from vfioctl.binding.resources.driver import binding_change
 from vfioctl.core.change import Change, Draft
 from vfioctl.errors import DeviceInUse

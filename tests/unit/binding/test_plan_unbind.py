@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.hosts.machines import REGISTRY, copy, function, inventory_of, machine, original
-from vfioctl.binding.model.binding import KERNEL_CHOICE, Binding
+from vfioctl.binding.model.binding import KERNEL_CHOICE, Binding, Bindings
 from vfioctl.binding.model.intents import UnbindIntent
 from vfioctl.binding.plan.bind import plan_unbind
-from vfioctl.binding.plan.requested_driver import Bindings
 from vfioctl.core.change import Change, Plan, Result
 from vfioctl.errors import BadSpec, DeviceInUse, VfioctlError
 from vfioctl.inventory.model.functions import Function

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hosts.machines import REGISTRY, copy, original, unhurried
-from vfioctl.binding.model.binding import KERNEL_CHOICE, Binding, binding_in, same_driver
-from vfioctl.binding.plan.requested_driver import Bindings
+from vfioctl.binding.model.binding import KERNEL_CHOICE, Binding, Bindings, binding_in, same_driver
 from vfioctl.binding.resources.driver import binding_change, module_change, modules_for
 from vfioctl.core.change import Change, Step
 from vfioctl.inventory.model.values import PciAddress

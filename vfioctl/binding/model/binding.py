@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from vfioctl.core.change import Fact
 from vfioctl.inventory.model.functions import Function, is_vfio_driver
+from vfioctl.inventory.model.values import PciAddress
 
 KERNEL_CHOICE = "(kernel's choice)"
 """As a goal driver: whichever driver the kernel binds by itself, or none."""
@@ -53,6 +55,9 @@ class Binding(NamedTuple):
     @property
     def on_vfio(self) -> bool:
         return self.driver is not None and is_vfio_driver(self.driver)
+
+
+Bindings = Mapping[PciAddress, Binding]
 
 
 def same_driver(one: str | None, other: str | None) -> bool:

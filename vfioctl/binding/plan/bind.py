@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vfioctl.binding.checks import ANSWERS, VIABLE
-from vfioctl.binding.model.binding import KERNEL_CHOICE, Binding, binding_of, same_driver
+from vfioctl.binding.model.binding import KERNEL_CHOICE, Binding, Bindings, binding_of, same_driver
 from vfioctl.binding.model.conditions import NOTHING_KNOWN, Circumstances
 from vfioctl.binding.model.intents import BindIntent, UnbindIntent
-from vfioctl.binding.plan.holders import refuse_held
+from vfioctl.binding.plan.preconditions import (
+    blocking,
+    check_driver_name,
+    refuse_bind,
+    refuse_bridges,
+    refuse_dark_console,
+    refuse_held,
+    refuse_unable,
+    refuse_unanswering,
+)
 from vfioctl.binding.plan.release import idle_services, to_release, warnings
-from vfioctl.binding.plan.requested_driver import Bindings, check_driver_name, refuse_unable
 from vfioctl.binding.resources.driver import binding_change, driver_to_load, module_change, modules_for
 from vfioctl.core.change import Change, CheckRequest, Draft, Intent
-from vfioctl.errors import BadSpec, DeviceInUse, GroupNotViable, NoIommu, some_of
-from vfioctl.inventory.model.functions import MANAGED_DMA_DRIVERS, Function, Inventory, is_vfio_driver
-from vfioctl.inventory.model.preconditions import refuse_marked
+from vfioctl.errors import BadSpec
+from vfioctl.inventory.model.functions import Function, Inventory, is_vfio_driver
 from vfioctl.inventory.model.scope import Scope, function_fact, in_order, named, scope_of
 from vfioctl.inventory.model.values import PciAddress
 
@@ -33,17 +40,17 @@ def plan_bind(inventory: Inventory, intent: BindIntent, circumstances: Circumsta
             next_command=f"vfioctl unbind {' '.join(intent.devices)} --to {intent.driver}",
         )
     scope = scope_of(inventory, intent.devices)
-    strangers = _blocking(inventory, scope.foreign)
-    moving = in_order((*scope.own, *(strangers if intent.with_group else ())))
-    _refuse_bind(inventory, intent, scope, moving)
-    goals = {a: _vfio_goal(inventory.by_address[a], intent, inventory.drivers) for a in moving}
-    going = [inventory.by_address[a] for a in moving if not inventory.by_address[a].on_vfio]
-    changing = [inventory.by_address[a] for a in moving if goals[a] != binding_of(inventory.by_address[a])]
-    from_vfio = [function.address for function in changing if function.on_vfio]
+    strangers = blocking(inventory, scope.foreign)
+    along = [function.address for function in strangers if intent.with_group]
+    moving = [inventory.by_address[address] for address in in_order((*scope.own, *along))]
+    refuse_bind(inventory, intent, scope, moving)
+    goals = {function.address: _vfio_goal(function, intent, inventory.drivers) for function in moving}
+    going = [function for function in moving if not function.on_vfio]
+    from_vfio = [f.address for f in moving if f.on_vfio and goals[f.address] != binding_of(f)]
     settings = to_release((function.address for function in going), circumstances, from_vfio=from_vfio)
     notes = [
-        *(f"{named(inventory.by_address[a])} shares the group and goes with it (--with-group)" for a in strangers),
-        *_notes(inventory, scope, moving),
+        *(f"{named(function)} shares the group and goes with it (--with-group)" for function in strangers),
+        *_notes(inventory, scope, goals),
         *warnings(going, settings, circumstances),
         *idle_services(intent.stop_services, settings),
     ]
@@ -72,11 +79,11 @@ def plan_unbind(
             next_command=f"vfioctl bind {' '.join(intent.devices)} --driver {intent.driver}",
         )
     scope = scope_of(inventory, intent.devices)
-    _refuse_bridges(inventory, intent)
-    _refuse_unanswering(inventory, scope.own)
+    refuse_bridges(inventory, intent)
+    refuse_unanswering(inventory.by_address[address] for address in scope.own)
     refuse_unable(inventory, intent, records, circumstances)
     returning = _returning(inventory, intent, scope, records)
-    _refuse_dark_console(inventory, returning)
+    refuse_dark_console(inventory.by_address[address] for address in returning)
     goals = {a: _return_goal(a, intent, records, inventory.drivers) for a in returning}
     chosen = [address for address, goal in goals.items() if goal.driver == KERNEL_CHOICE]
     notes = [
@@ -91,103 +98,6 @@ def plan_unbind(
 def _can_return(setting: Change, goals: Bindings) -> bool:
     """Return whether the setting can be restored: NVML needs the GPU on the nvidia driver."""
     return setting.kind != "persistence" or goals[PciAddress(setting.subject)].driver in ("nvidia", KERNEL_CHOICE)
-
-
-# -- preconditions ---------------------------------------------------------------------------------
-
-
-def _refuse_bind(inventory: Inventory, intent: BindIntent, scope: Scope, moving: Iterable[PciAddress]) -> None:
-    _refuse_bridges(inventory, intent)
-    if not inventory.iommu.translating:
-        raise NoIommu("this host has no IOMMU groups", hint=inventory.iommu.reason)
-    _refuse_unanswering(inventory, moving)
-    for function in (inventory.by_address[address] for address in moving):
-        if function.iommu_group is None:
-            raise NoIommu(f"{named(function)} is in no IOMMU group", hint="the IOMMU does not cover it")
-        if function.boot_vga and not intent.allow_boot_vga and not function.on_vfio:
-            raise DeviceInUse(
-                f"{named(function)} is the boot display: the console goes dark without it",
-                hint="log in over the network first, then give --allow-boot-vga",
-            )
-        _refuse_live_vfs(function)
-    _refuse_unread(inventory, scope)
-    _refuse_strangers(inventory, intent, scope)
-
-
-def _refuse_unread(inventory: Inventory, scope: Scope) -> None:
-    """Refuse while a member of the groups or of the cards could not be read: it may be in use by the host."""
-    unread = in_order(a for own in scope.own for a in inventory.unread_beside(inventory.by_address[own]))
-    if unread:
-        raise GroupNotViable(
-            f"{', '.join(unread)} could not be read, so it is unknown whether a guest could own the group",
-            hint="inventory says why it could not be read",
-            next_command="vfioctl inventory --all",
-            facts={"unread": list(unread)},
-        )
-
-
-def _refuse_bridges(inventory: Inventory, intent: BindIntent | UnbindIntent) -> None:
-    for address in intent.devices:
-        function = inventory.by_address[address]
-        if function.is_bridge:
-            raise BadSpec(
-                f"{named(function)} is a {function.class_name or 'bridge'}, not an endpoint",
-                hint="bridges stay with the host; name the device below it",
-            )
-
-
-def _refuse_unanswering(inventory: Inventory, addresses: Iterable[PciAddress]) -> None:
-    for address in addresses:
-        refuse_marked(inventory.by_address[address])
-        reason = inventory.by_address[address].unknown.get("driver_override")
-        if reason:
-            raise DeviceInUse(
-                f"{named(inventory.by_address[address])} cannot be read: {reason}",
-                hint="a change of it is still under way in the kernel, or it needs root",
-            )
-
-
-def _refuse_dark_console(inventory: Inventory, returning: Iterable[PciAddress]) -> None:
-    for function in (inventory.by_address[address] for address in returning):
-        if function.boot_vga and function.driver and not function.on_vfio:
-            raise DeviceInUse(f"{named(function)} is the boot display and in use", hint="leave it with its driver")
-
-
-def _refuse_live_vfs(function: Function) -> None:
-    if function.virtfns:
-        raise DeviceInUse(
-            f"{named(function)} has {len(function.virtfns)} live VFs: {some_of(function.virtfns)}",
-            hint=f"vGPUs and guests on them go first, then {_how_vfs_go(function)}",
-        )
-
-
-def _how_vfs_go(function: Function) -> str:
-    if function.driver == "gim":
-        return "unload gim: it creates its VFs when it is loaded"
-    return f"vfioctl sriov off {function.address} (with --foreign if vfioctl did not create them)"
-
-
-def _blocking(inventory: Inventory, addresses: Iterable[PciAddress]) -> tuple[PciAddress, ...]:
-    """Return the functions whose driver makes their group not viable; functions without a driver do not."""
-    functions = (inventory.by_address[address] for address in addresses)
-    return tuple(f.address for f in functions if f.driver and not f.on_vfio and f.driver not in MANAGED_DMA_DRIVERS)
-
-
-def _refuse_strangers(inventory: Inventory, intent: BindIntent, scope: Scope) -> None:
-    bridges = [inventory.by_address[address] for address in _blocking(inventory, scope.bridges)]
-    if bridges:
-        raise GroupNotViable(
-            f"IOMMU group {bridges[0].iommu_group} also holds {'; '.join(named(f) for f in bridges)}",
-            hint="the kernel gives a guest no group with such a driver in it, and the host needs it: use another slot",
-            facts={"strangers": [f.address for f in bridges]},
-        )
-    strangers = [inventory.by_address[address] for address in _blocking(inventory, scope.foreign)]
-    if strangers and not intent.with_group:
-        raise GroupNotViable(
-            f"IOMMU group {strangers[0].iommu_group} also holds {'; '.join(named(f) for f in strangers)}",
-            hint="a guest owns a group whole: --with-group takes them from the host too, if nothing there uses them",
-            facts={"strangers": [f.address for f in strangers]},
-        )
 
 
 # -- goals -------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from vfioctl.binding.checks import ANSWERS
 from vfioctl.binding.model.binding import binding_of
 from vfioctl.binding.model.conditions import Circumstances
 from vfioctl.binding.model.intents import ResetIntent
-from vfioctl.binding.plan.holders import refuse_held
+from vfioctl.binding.plan.preconditions import refuse_held
 from vfioctl.binding.resources.driver import binding_change
 from vfioctl.core.change import Change, CheckRequest, Draft
 from vfioctl.errors import BadSpec, DeviceInUse, HostError
