@@ -12,7 +12,7 @@ from vfioctl.errors import StoreDamaged
 
 if TYPE_CHECKING:
     from vfioctl.core.published import Published
-    from vfioctl.core.publishing import Record
+    from vfioctl.core.snapshot import Record
     from vfioctl.core.store import Store
 
 PUBLIC = Path("/run/vfioctl/public.json")
@@ -50,7 +50,7 @@ class PublishedLedger:
             return
         if is_empty:  # it is new; or it was emptied, which only this document shows
             return
-        from vfioctl.core.publishing import publish
+        from vfioctl.core.snapshot import publish
 
         publish(store(), self._file, records, self._read_boot_id)
 

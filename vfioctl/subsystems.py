@@ -42,7 +42,7 @@ class Subsystem(NamedTuple):
     follower: str = ""
     """Location of a class that keeps files in step with claims: a `vfioctl.claims.lifecycle.lifecycle.Follower`."""
     published: str = ""
-    """Location of a `vfioctl.core.publishing.Record`: what ordinary users may know of the records in the ledger."""
+    """Location of a `vfioctl.core.snapshot.Record`: what ordinary users may know of the records in the ledger."""
 
 
 SUBSYSTEMS: tuple[Subsystem, ...] = (

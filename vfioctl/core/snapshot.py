@@ -1,16 +1,27 @@
-"""What a listing reads from the ledger. May not write, nor import pydantic: the listing's workers start after this.
+"""What a listing reads from the ledger, and publishes of it for users who may not open it. May write only that file.
 
-Users who may not open the ledger read `vfioctl.core.published` instead.
+May not import pydantic: the listing's workers start after this.
 """
 
 from __future__ import annotations
 
-import sqlite3
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from itertools import groupby
+from pathlib import Path
+from sqlite3 import Connection
 
-from vfioctl.core.published import Changes, MarkRow
+from vfioctl.core.published import MOST_BYTES, Changes, MarkRow, Published
 from vfioctl.core.store import Store
+from vfioctl.errors import VfioctlError
+from vfioctl.kernel.files import write_into
+from vfioctl.kernel.lock import held
+from vfioctl.kernel.trusted import PUBLIC_DIRECTORY, PUBLIC_FILE, opened_directory, read_published
 
+Record = Callable[[Connection, str], object]
+"""Returns a subsystem's part of what is published, as JSON has it, from the ledger and the boot id."""
+_LOCK_SECONDS = 2.0
 _MARKS = "SELECT subject, kind, since, why, ticket FROM mark WHERE boot_id = ? ORDER BY subject"
 _UNFINISHED = "SELECT journal, subject FROM under_change ORDER BY journal DESC, rowid"
 
@@ -29,12 +40,48 @@ def read_unfinished(store: Store) -> Changes:
     return store.read(unfinished_in, ())
 
 
-def marks_in(db: sqlite3.Connection, boot_id: str) -> tuple[MarkRow, ...]:
+def marks_in(db: Connection, boot_id: str) -> tuple[MarkRow, ...]:
     """Return the marks of this boot, by subject. Raises ValueError."""
     return tuple(map(MarkRow.checked, db.execute(_MARKS, (boot_id,))))
 
 
-def unfinished_in(db: sqlite3.Connection) -> Changes:
+def unfinished_in(db: Connection) -> Changes:
     """Return the unfinished changes, the newest first."""
     rows = groupby(db.execute(_UNFINISHED), key=lambda row: row[0])
     return tuple((number, tuple(subject for _, subject in alike)) for number, alike in rows)
+
+
+def publish(store: Store, file: Path, records: Mapping[str, Record], boot_id: Callable[[], str]) -> None:
+    """Write the document if it is not what the ledger says. `records`: each subsystem's part, by the subsystem's name.
+
+    If that fails, no document is left rather than an old one: the change that it is about goes on all the same.
+    """
+    try:
+        with (
+            opened_directory(str(file.parent), make=PUBLIC_DIRECTORY) as directory,
+            # of two processes, the one that reads the ledger last writes last
+            held(file.with_name(f".{file.name}.lock"), wait=_LOCK_SECONDS),
+        ):
+            text = _published(store, records, boot_id()).text().encode()
+            if _is(file, text):
+                os.utime(file.name, dir_fd=directory)
+            else:
+                write_into(directory, file.name, text, mode=PUBLIC_FILE)
+    except (VfioctlError, OSError):
+        with suppress(OSError):
+            file.unlink()
+
+
+def _is(file: Path, text: bytes) -> bool:
+    try:
+        return read_published(str(file), MOST_BYTES) == text
+    except OSError:
+        return False
+
+
+def _published(store: Store, records: Mapping[str, Record], boot_id: str) -> Published:
+    def ask(db: Connection) -> Published:
+        own = {name: record(db, boot_id) for name, record in records.items()}
+        return Published(boot_id, marks_in(db, boot_id), unfinished_in(db), own)
+
+    return store.read(ask, Published(boot_id))

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from vfioctl.core.guarded import SECONDS, bounded, guarded, refuse_unexpected, tables_of
-from vfioctl.core.ledger_file import LedgerFile, aside
-from vfioctl.core.ledger_host import refuse_other_host
+from vfioctl.core.ledger_file import LedgerFile, aside, refuse_other_host
 from vfioctl.core.migrations import FIRST, MIGRATIONS, Migration
 from vfioctl.errors import Busy, StoreDamaged, StoreNewer, StoreOlder
 from vfioctl.kernel.trusted import KEEP_TO_ROOT, Untrusted

@@ -359,7 +359,7 @@ class TestPublication:
         def full(*_: object, **__: object) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("vfioctl.core.publishing.write_into", full)
+        monkeypatch.setattr("vfioctl.core.snapshot.write_into", full)
         machine.cut_short()
         assert not machine.public.exists()
         assert machine.session.being_changed()
