@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from vfioctl.core.action import Context
 from vfioctl.core.change import Plan
-from vfioctl.core.check import Check
+from vfioctl.core.registry import Check
 from vfioctl.errors import KernelRefused, Stuck, VerifyError
 
 VIABLE, ANSWERS = "viable", "answers"

@@ -1,4 +1,4 @@
-"""Actions, which take the steps of a plan: the `Action` protocol, its `Context`, and the most common action, `Write`.
+"""Actions, which take the steps of a plan: the `Action` protocol, its `Context`, and the actions that write files.
 
 An action is registered by its name, as a resource is by its kind. The executor knows this protocol only.
 """
@@ -73,3 +73,15 @@ class Write(Action):
 
     def describe(self, step: Step) -> str:
         return f"{step.target} <- {step.value.strip() or '(an empty line)'}"
+
+
+class ReplaceFile(Action):
+    """Replaces a file as a whole, or removes it when the step has no value."""
+
+    name: ClassVar[str] = "file"
+
+    def run(self, context: Context, step: Step) -> None:
+        context.kernel.replace_file(step.target, step.value or None)
+
+    def describe(self, step: Step) -> str:
+        return f"{'write' if step.value else 'remove'} {step.target}"

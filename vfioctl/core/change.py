@@ -184,6 +184,11 @@ class Plan(Value):
         """The devices that the plan changes. Only one change of a device may be under way."""
         return tuple(dict.fromkeys(change.subject for change in self.changes))
 
+    @property
+    def listed(self) -> str:
+        """The devices that the plan changes, for messages."""
+        return ", ".join(self.subjects)
+
     def facts_of(self, kind: str) -> tuple[Fact, ...]:
         """Return the facts of one kind."""
         return tuple(fact for fact in self.facts if fact.kind == kind)

@@ -14,7 +14,6 @@ from vfioctl.core.change import Change, JournalState, Outcome, Plan, Repair, Res
 from vfioctl.core.executor import Executor, untouched, written
 from vfioctl.core.journal import Journal
 from vfioctl.core.logs import log_done, log_failed
-from vfioctl.core.messages import listed
 from vfioctl.core.preconditions import refuse_forged, refuse_stale, refuse_unfinished, refuse_unwritable
 from vfioctl.core.reading import read_facts
 from vfioctl.core.recovery import Recovery, outcome_of
@@ -179,7 +178,7 @@ class Engine:
         try:
             self._journal.end(entry, JournalState.DONE, boot_id=self.boot_id, now=now(), why="; ".join(left), plan=plan)
         except StoreDamaged as error:
-            error.message = f"{listed(plan)} changed as planned, but the journal could not be updated: {error.message}"
+            error.message = f"{plan.listed} changed as planned, but the journal could not be updated: {error.message}"
             error.next_command = "vfioctl recover"
             raise
 
@@ -187,12 +186,12 @@ class Engine:
         """Raise for dead devices or unrestored settings after a completed change, which is not rolled back."""
         if gone := self._rollback.mark_dead(plan):
             raise DeviceDead(
-                f"{listed(plan)} {plan.intent.done}, but {dead_words(gone)}",
+                f"{plan.listed} {plan.intent.done}, but {dead_words(gone)}",
                 hint="a reboot, or power off and on, may bring it back; it is marked, and kept from guests until then",
             )
         if left:
             raise VerifyError(
-                f"{listed(plan)} {plan.intent.done}, but not everything was restored: {'; '.join(left)}",
+                f"{plan.listed} {plan.intent.done}, but not everything was restored: {'; '.join(left)}",
                 hint="restore it manually",
             )
 

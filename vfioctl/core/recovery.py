@@ -10,10 +10,9 @@ from vfioctl.core.executor import untouched
 from vfioctl.core.journal import Journal
 from vfioctl.core.logs import log_done, log_failed
 from vfioctl.core.marks import MarkKind
-from vfioctl.core.messages import listed, stuck
 from vfioctl.core.reading import read_facts
 from vfioctl.core.registry import Registry
-from vfioctl.core.rollback import Rollback, now
+from vfioctl.core.rollback import Rollback, now, stuck
 from vfioctl.core.verify import is_done, verify_checks
 from vfioctl.errors import Stuck, VfioctlError
 from vfioctl.kernel.protocol import Kernel
@@ -49,7 +48,7 @@ class Recovery:
         if not stuck_ones:
             return tuple(outcomes)
         first = stuck_ones[0]
-        first.restored = "; ".join(f"{listed(outcome.plan)}: {outcome.result}" for outcome in outcomes)
+        first.restored = "; ".join(f"{outcome.plan.listed}: {outcome.result}" for outcome in outcomes)
         first.facts["others"] = [error.message for error in stuck_ones[1:]]
         raise first
 
@@ -108,7 +107,7 @@ class Recovery:
             why = "; then, in recovery: ".join(filter(None, (entry.why, error.message)))
             self._rollback.note(entry.id, JournalState.STUCK, why)
             self._rollback.mark_wedged(error)
-            raise stuck(f"the change of {listed(plan)} could not be finished: {error.message}", error) from error
+            raise stuck(f"the change of {plan.listed} could not be finished: {error.message}", error) from error
         self._journal.end(
             entry,
             _STATES[result],

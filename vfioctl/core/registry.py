@@ -1,28 +1,85 @@
-"""The registry of resources, actions, checks, facts, verbs and records of all subsystems. May not name a subsystem."""
+"""The registry of what the subsystems contribute, and the protocols of checks, facts and records.
+
+May not name a subsystem, nor hold more of what it registers than what most answer.
+"""
 
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from pydantic import ValidationError
 
-from vfioctl.core.action import Action, Context, Write
-from vfioctl.core.change import VERSION, Change, Draft, Intent, Phase, Plan, Step
-from vfioctl.core.check import Check, FactSource, Records
+from vfioctl.core.action import Action, Context, ReplaceFile, Write
+from vfioctl.core.change import VERSION, Change, Draft, Fact, Intent, JournalState, Phase, Plan, Step
 from vfioctl.core.locations import import_object
 from vfioctl.core.resource import Resource
 from vfioctl.core.value import first_problem
-from vfioctl.core.whole_file import ReplaceFile
 from vfioctl.errors import BadDocument, Stuck
+from vfioctl.kernel.protocol import Reader
 from vfioctl.untrusted_text import parse_json
 
 _PHASES = {phase: number for number, phase in enumerate(Phase)}
 T = TypeVar("T")
+
+
+class FactSource(Protocol):
+    """Reads and compares facts of one kind."""
+
+    kind: ClassVar[str]
+
+    def read(self, kernel: Reader, facts: Sequence[Fact]) -> Mapping[str, Fact]:
+        """Return the current facts by subject, but for devices that are gone. Raises Stuck if one does not answer."""
+
+    def holds(self, fact: Fact, now: Fact | None) -> bool:
+        """Return whether the current fact `now` still fits `fact`; `now` is None if the device is gone."""
+
+    def relatives(self, kernel: Reader, fact: Fact) -> Iterable[str]:
+        """Return related devices: while a change of one of them is unfinished, the fact's device may not be changed."""
+
+    def describe(self, fact: Fact) -> Sequence[str]:
+        """Return the fact's columns on the plan's page; empty if the fact is not shown."""
+
+
+class Check(Protocol):
+    """Verifies one kind of condition after the last step."""
+
+    kind: ClassVar[str]
+
+    def verify(self, context: Context, plan: Plan, subjects: Sequence[str]) -> Mapping[str, Any]:
+        """Verify the condition; return entries for the outcome's report. Raises VerifyError, KernelRefused."""
+
+    def dead(self, context: Context, subjects: Sequence[str]) -> Mapping[str, str]:
+        """Return the dead devices, each with the evidence, to be marked. Raises Stuck if a read never returned."""
+        return {}
+
+    def describe(self, plan: Plan, subjects: Sequence[str]) -> Sequence[str]:
+        """Return lines for the plan's page that say what is verified."""
+
+    def conclude(self, subjects: Sequence[str], report: Mapping[str, Any]) -> Sequence[str]:
+        """Return lines to show below the outcome of a finished change."""
+        return ()
+
+
+class Records(Protocol):
+    """Rows of a subsystem's own tables that must stay consistent with the journal."""
+
+    def begin(self, db: sqlite3.Connection, entry: int, plan: Plan, *, boot_id: str, now: str, acting_for: str) -> None:
+        """Write what recovery must know if this process dies; called before the first write to the host.
+
+        `acting_for`: the reservation that the change is made for (`vfioctl.core.reservations`), if any. May raise to
+        refuse the change.
+        """
+
+    def end(
+        self, db: sqlite3.Connection, entry: int, plan: Plan, state: JournalState, *, boot_id: str, now: str
+    ) -> None:
+        """Update the rows when the change ends; not called for a stuck change."""
 
 
 @dataclass(frozen=True)

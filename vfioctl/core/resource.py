@@ -1,4 +1,4 @@
-"""Resources, which changes set: the `Resource` protocol, and `FileResource` for one file with one value.
+"""Resources, which changes set: the `Resource` protocol, `FileResource` for a file with one value, and `WholeFile`.
 
 Each kind of resource is one class, registered by its subsystem. Engine, executor, verify, rollback, recovery, journal
 and renderer know this protocol and may not know a kind.
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
+from vfioctl.core.action import ReplaceFile
 from vfioctl.core.change import Change, Key, Phase, Step
 from vfioctl.core.frozen import value_class
 from vfioctl.errors import KernelRefused
@@ -168,3 +169,34 @@ class FileResource(Resource):
         _, of_subject, name = change.name.rpartition(f"/{change.subject}/")
         name_shown = f"{change.subject} {name}" if of_subject else change.name
         return Description(name_shown, change.before or "none", change.after or "none")
+
+
+class WholeFile(FileResource):
+    """A resource that is the text of one file; empty when there is no such file."""
+
+    fixed_start: ClassVar[bool] = True
+    may_block: ClassVar[bool] = False
+    why_written: ClassVar[str]
+    why_removed: ClassVar[str]
+
+    def read(self, reader: Reader, change: Change) -> str | None:
+        try:
+            return reader.read(change.name) if reader.has(change.name) else ""
+        except KernelRefused:
+            return None
+
+    def steps(self, change: Change) -> Iterator[Step]:
+        if change.before == change.after:
+            return
+        yield Step(
+            phase=Phase.PERSIST if change.after else Phase.FORGET,
+            action=ReplaceFile.name,
+            target=change.name,
+            value=change.after,
+            why=self.why_written if change.after else self.why_removed,
+            subject=change.subject,
+        )
+
+    def finish(self, change: Change, found: Found) -> Change | None:
+        """A text that others wrote in the meantime is not changed."""
+        return super().finish(change, found) if found.of(change) in (change.before, change.after) else None

@@ -15,7 +15,6 @@ from vfioctl.core.change import Change, JournalState, Key, Plan
 from vfioctl.core.executor import Executor
 from vfioctl.core.journal import Journal
 from vfioctl.core.marks import Mark, MarkKind
-from vfioctl.core.messages import listed, said, stuck
 from vfioctl.core.reading import read_changes
 from vfioctl.core.registry import Registry
 from vfioctl.core.resource import Found
@@ -71,7 +70,7 @@ class Rollback:
         `spare`: resources to leave alone, because the plan has not touched them. `written`: see `Found`. `failed`: the
         step that failed.
         """
-        why = said(error)
+        why = error.message if isinstance(error, VfioctlError) else "interrupted"
         if isinstance(error, Stuck):
             self.note(entry, JournalState.STUCK, why)
             self.mark_wedged(error)
@@ -91,7 +90,7 @@ class Rollback:
             self.mark_wedged(second)
             raise stuck(f"{why}; and the rollback failed: {second.message}", second, error) from error
         noted = self.note(entry, JournalState.BACK, "; ".join((why, *kept)))
-        back = [f"{listed(plan)} put back as before"] if changes or not kept else []
+        back = [f"{plan.listed} put back as before"] if changes or not kept else []
         restored = "; ".join([*back, *(f"but {text}" for text in left), *kept])
         error.restored = restored if noted else f"{restored}; the journal could not be updated: vfioctl recover"  # type: ignore[union-attr]
 
@@ -171,6 +170,18 @@ class Rollback:
         executor = Executor(self._registry, context)
         left = executor.run(steps, progress, check_interrupt=_never)
         return [*executor.unreleased, *left, *verify_changes(self._registry, context, changes).left]
+
+
+def stuck(message: str, cause: VfioctlError, first: BaseException | None = None) -> Stuck:
+    """What could not be finished, with what the kernel said of it and of what came before."""
+    error = Stuck(
+        message,
+        hint=cause.hint,
+        next_command="vfioctl recover",
+        facts={**getattr(first, "facts", {}), "cause": cause.facts},
+    )
+    error.kernel_said = cause.kernel_said or getattr(first, "kernel_said", "")
+    return error
 
 
 def dead_words(gone: Mapping[str, str]) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from vfioctl.core.action import Context
 from vfioctl.core.change import Change, Key, Plan
-from vfioctl.core.messages import mismatch, verify_error
 from vfioctl.core.reading import read_changes
 from vfioctl.core.registry import Registry
 from vfioctl.errors import KernelRefused, VerifyError
@@ -32,10 +31,32 @@ def verify_changes(registry: Registry, context: Context, changes: Iterable[Chang
         wrong = [change for change in changes if not registry.resource(change).matches(change, values[change.key])]
         firm = [change for change in wrong if not change.may_fail]
         if not firm:
-            return Verified(values, [mismatch(registry, change, values[change.key]) for change in wrong])
+            return Verified(values, [_mismatch(registry, change, values[change.key]) for change in wrong])
         if time.monotonic() >= until:
-            raise verify_error(registry, firm, values)
+            raise _error(registry, firm, values)
         time.sleep(_PAUSE)
+
+
+def _error(registry: Registry, wrong: Sequence[Change], found: Mapping[Key, str | None]) -> VerifyError:
+    """Return the error for resources that do not have their wanted values."""
+    hints = dict.fromkeys(registry.resource(change).hint for change in wrong)
+    return VerifyError(
+        "; ".join(_mismatch(registry, change, found[change.key]) for change in wrong),
+        hint=next(iter(hints), ""),
+        facts={
+            "wanted": {f"{change.kind} {change.name}": change.after for change in wrong},
+            "found": {f"{change.kind} {change.name}": found[change.key] for change in wrong},
+        },
+    )
+
+
+def _mismatch(registry: Registry, change: Change, found: str | None) -> str:
+    """`0000:01:00.0 should be nouveau, and is vfio-pci`."""
+    wanted = registry.resource(change).describe(change)
+    if found is None:
+        return f"{wanted.name} should be {wanted.after}, and is gone"
+    now = registry.resource(change).describe(change.model_copy(update={"before": found})).before
+    return f"{wanted.name} should be {wanted.after}, and is {now}"
 
 
 def verify_checks(registry: Registry, context: Context, plan: Plan) -> Mapping[str, Any]:

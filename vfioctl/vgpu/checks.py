@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from vfioctl.core.action import Context
 from vfioctl.core.change import Plan
-from vfioctl.core.check import Check
+from vfioctl.core.registry import Check
 from vfioctl.errors import VerifyError
 from vfioctl.vgpu.model.kinds import CHECK, DEFINITION, VF_COUNTS, VGPUS, changes_vfs, creates, removes
 from vfioctl.vgpu.model.report import left_in, report_of, report_of_defined, still_defined_in, type_names_in, vgpus_in

@@ -9,8 +9,7 @@ from pydantic import Field, field_validator
 from vfioctl.claims.model.cdi import KIND, Node, cdi_file, checked_kind
 from vfioctl.containers.cdi.document import devices_in
 from vfioctl.core.change import Change, Intent, Plan
-from vfioctl.core.resource import Description
-from vfioctl.core.whole_file import WholeFile
+from vfioctl.core.resource import Description, WholeFile
 from vfioctl.errors import BadSpec
 
 CDI_FILE = "CDI file"

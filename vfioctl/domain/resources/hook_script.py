@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from vfioctl.core.change import Change
-from vfioctl.core.resource import Description
-from vfioctl.core.whole_file import WholeFile
+from vfioctl.core.resource import Description, WholeFile
 from vfioctl.domain.model.hook import HOOK, SCRIPT, is_ours, is_script
 
 

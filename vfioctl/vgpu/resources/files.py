@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from vfioctl.core.change import Change, Phase, Step
-from vfioctl.core.resource import Description, FileResource, Found
-from vfioctl.core.whole_file import WholeFile
+from vfioctl.core.resource import Description, FileResource, Found, WholeFile
 from vfioctl.errors import BadSpec
 from vfioctl.kernel.host_paths import DEFINITIONS, MDEV_DEVICES, OWN_DEFINITIONS
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, Reader
