@@ -56,12 +56,7 @@ class VfioctlError(Exception):
     exit_code: ClassVar[int] = 1
 
     def __init__(
-        self,
-        message: str,
-        *,
-        hint: str = "",
-        next_command: str = "",
-        facts: Mapping[str, object] | None = None,
+        self, message: str, *, hint: str = "", next_command: str = "", facts: Mapping[str, object] | None = None
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -76,52 +71,41 @@ class RequestError(VfioctlError):
     exit_code = 2
 
 
-class BadAddress(RequestError):
-    pass
+class BadAddress(RequestError): ...
 
 
-class BadSpec(RequestError):
-    pass
+class BadSpec(RequestError): ...
 
 
-class BadDocument(RequestError):
-    pass
+class BadDocument(RequestError): ...
 
 
-class UnknownDevice(RequestError):
-    pass
+class UnknownDevice(RequestError): ...
 
 
-class UnknownDomain(RequestError):
-    pass
+class UnknownDomain(RequestError): ...
 
 
 class HostError(VfioctlError):
     exit_code = 3
 
 
-class NoIommu(HostError):
-    pass
+class NoIommu(HostError): ...
 
 
-class GroupNotViable(HostError):
-    pass
+class GroupNotViable(HostError): ...
 
 
-class DeviceDead(HostError):
-    pass
+class DeviceDead(HostError): ...
 
 
-class NotPermitted(HostError):
-    pass
+class NotPermitted(HostError): ...
 
 
-class MissingLibrary(HostError):
-    pass
+class MissingLibrary(HostError): ...
 
 
-class StoreDamaged(HostError):
-    pass
+class StoreDamaged(HostError): ...
 
 
 class StoreNewer(StoreDamaged):
@@ -140,36 +124,30 @@ class ConflictError(VfioctlError):
     exit_code = 4
 
 
-class DeviceInUse(ConflictError):
-    pass
+class DeviceInUse(ConflictError): ...
 
 
 class ClaimConflict(ConflictError):
     """A claim of somebody else has the device, or another request has the key."""
 
 
-class NoCapacity(ConflictError):
-    pass
+class NoCapacity(ConflictError): ...
 
 
-class Busy(ConflictError):
-    pass
+class Busy(ConflictError): ...
 
 
-class Foreign(ConflictError):
-    pass
+class Foreign(ConflictError): ...
 
 
-class StalePlan(ConflictError):
-    pass
+class StalePlan(ConflictError): ...
 
 
 class Drift(ConflictError):
     """`vfioctl reconcile` has found differences between the claims and the machine, and has named a remedy for each."""
 
 
-class Unfinished(ConflictError):
-    pass
+class Unfinished(ConflictError): ...
 
 
 # What an errno means for a given attribute. Sources: drivers/base/bus.c (bind, unbind),
@@ -214,11 +192,7 @@ class KernelRefused(VfioctlError):
         self.path, self.errno, self.text = path, errno, text
         self.symbol = errnos.errorcode.get(errno, str(errno))
         hint = _HINTS.get((path.rsplit("/", 1)[-1], errno), _GENERAL_HINTS.get(errno, ""))
-        super().__init__(
-            f"{verb} {path} failed",
-            hint=hint,
-            facts={"path": path, "errno": self.symbol, "text": text},
-        )
+        super().__init__(f"{verb} {path} failed", hint=hint, facts={"path": path, "errno": self.symbol, "text": text})
         self.kernel_said = f"{self.symbol}: {os.strerror(errno)}"
 
     def __reduce__(self) -> tuple[type[KernelRefused], tuple[str, int, str | None]]:

@@ -147,12 +147,7 @@ class Host:
         return form(tree), tuple(unread)
 
     def history(
-        self,
-        *,
-        most: int = -1,
-        since: datetime | None = None,
-        device: str | None = None,
-        owner: str | None = None,
+        self, *, most: int = -1, since: datetime | None = None, device: str | None = None, owner: str | None = None
     ) -> tuple[JournalEntry, ...]:
         """Return at most `most` changes of the journal, the newest first; all if `most` is negative.
 

@@ -8,16 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from vfioctl.config import (
-    STEPS,
-    Config,
-    ConfigFile,
-    config_of,
-    named_config,
-    subsystem_tables,
-    table_of,
-    wrong_in,
-)
+from vfioctl.config import STEPS, Config, ConfigFile, config_of, named_config, subsystem_tables, table_of, wrong_in
 from vfioctl.core.limits import json_of, read_document
 from vfioctl.core.locations import import_object
 from vfioctl.errors import BadSpec

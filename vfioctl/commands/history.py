@@ -53,8 +53,7 @@ def history(
         ),
     ] = None,
     owner: Annotated[
-        str | None,
-        typer.Option("--owner", metavar="OWNER", help="List only changes for claims that OWNER has or had."),
+        str | None, typer.Option("--owner", metavar="OWNER", help="List only changes for claims that OWNER has or had.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -68,8 +68,7 @@ def outcome_page(outcome: Outcome, registry: Registry) -> RenderableType:
         return plan_page(plan, registry)
     return Stack(
         Heading(
-            f"{outcome.result.capitalize()}: {plain(plan.intent.title())}",
-            f"(plan {plan.id}, {outcome.seconds:.2f} s)",
+            f"{outcome.result.capitalize()}: {plain(plan.intent.title())}", f"(plan {plan.id}, {outcome.seconds:.2f} s)"
         ),
         *_indented(_found(outcome, registry)),
         *_concluded(outcome, registry),

@@ -20,14 +20,7 @@ from vfioctl.core.recovery import Recovery, outcome_of
 from vfioctl.core.registry import Registry
 from vfioctl.core.rollback import Rollback, dead_words, now
 from vfioctl.core.verify import Verified, verify_changes, verify_checks
-from vfioctl.errors import (
-    DeviceDead,
-    KernelRefused,
-    NotPermitted,
-    StoreDamaged,
-    VerifyError,
-    VfioctlError,
-)
+from vfioctl.errors import DeviceDead, KernelRefused, NotPermitted, StoreDamaged, VerifyError, VfioctlError
 from vfioctl.kernel.protocol import Kernel
 from vfioctl.signals import check_interrupt, deferred
 

@@ -122,12 +122,7 @@ class Rollback:
         return self._with_needs(_each(self._registry.resource(c).finish(c, values) for c in plan.changes))
 
     def restoring(
-        self,
-        plan: Plan,
-        *,
-        rebooted: bool = False,
-        spare: Collection[Key] = NONE,
-        written: frozenset[Key] = NONE,
+        self, plan: Plan, *, rebooted: bool = False, spare: Collection[Key] = NONE, written: frozenset[Key] = NONE
     ) -> tuple[Change, ...]:
         """Return the changes that restore the state before the plan."""
         mine = [
