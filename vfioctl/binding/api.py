@@ -12,7 +12,6 @@ from vfioctl.errors import BadSpec, DeviceInUse, KernelRefused
 from vfioctl.inventory.api import InventoryApi, Waiting, has_aliases, until_released
 
 if TYPE_CHECKING:
-    from vfioctl.binding.model.conditions import Circumstances
     from vfioctl.binding.model.intents import BindIntent, ResetIntent, RomIntent, UnbindIntent
     from vfioctl.binding.model.rom import Rom
     from vfioctl.core.action import Progress
@@ -148,11 +147,21 @@ class BindingApi:
     # -- planning inputs -----------------------------------------------------------------------
 
     def _bind(self, inventory: Inventory, intent: BindIntent, processes: Processes) -> Draft:
+        from vfioctl.binding.model.conditions import Circumstances
         from vfioctl.binding.plan.bind import plan_bind
+        from vfioctl.binding.probe.settings import idle_devices_sleep, read_settings
+        from vfioctl.inventory.model.values import PciAddress
 
-        concerned = self._affected(inventory, intent.devices)
-        holders = self._holders([f for f in concerned if f.driver], inventory, processes)
-        return plan_bind(inventory, intent, self._circumstances(concerned, holders, intent))
+        concerned, holders = self._affected(inventory, intent.devices, processes)
+        may_stop = set(intent.stop_services)
+        refusing = ((h.unit, h.address) for h in holders.refusing if isinstance(h.address, PciAddress))
+        units = [(unit, address) for unit, address in refusing if unit is not None and unit in may_stop]
+        circumstances = Circumstances(
+            holders=holders,
+            readings=read_settings(self._kernel, concerned, units),
+            idle_devices_sleep=idle_devices_sleep(self._kernel),
+        )
+        return plan_bind(inventory, intent, circumstances)
 
     def _unbind(self, inventory: Inventory, intent: UnbindIntent, processes: Processes) -> Draft:
         from vfioctl.binding.model.binding import same_driver
@@ -160,8 +169,7 @@ class BindingApi:
         from vfioctl.binding.plan.bind import plan_unbind
         from vfioctl.binding.records import recorded_bindings, recorded_settings
 
-        concerned = self._affected(inventory, intent.devices)
-        holders = self._holders([f for f in concerned if f.driver], inventory, processes)
+        _, holders = self._affected(inventory, intent.devices, processes)
         identities = {function.address: function.identity for function in inventory.functions}
         selective = any(same_driver(n, intent.driver) and has_aliases(self._kernel, n) for n in inventory.drivers)
         circumstances, store = Circumstances(holders=holders, selective=selective), self._session.store
@@ -186,46 +194,31 @@ class BindingApi:
         from vfioctl.binding.model.conditions import Circumstances
         from vfioctl.binding.plan.reset import plan_reset, reset_with
         from vfioctl.inventory.model.preconditions import refuse_marked
+        from vfioctl.kernel.protocol import PCI_DEVICES
 
         refuse_marked(inventory.by_address[intent.devices[0]])  # before any read that may block too
         concerned = [inventory.by_address[address] for address in reset_with(inventory, intent.devices[0])]
-        holders = self._holders(concerned, inventory, processes)
-        return plan_reset(inventory, intent, Circumstances(holders=holders), self._reset_files(concerned))
+        holders = self._devices.holders_of(concerned, inventory, processes)
+        places = {function.address for function in concerned} | {f.upstream for f in concerned if f.upstream}
+        files = {f"{PCI_DEVICES}/{place}/{name}" for place in places for name in ("reset", "reset_subordinate")}
+        existing = frozenset(filter(self._kernel.has, files))
+        return plan_reset(inventory, intent, Circumstances(holders=holders), existing)
 
-    def _affected(self, inventory: Inventory, devices: Sequence[PciAddress]) -> list[Function]:
-        """Return the functions of the devices' cards and groups, without bridges. Raises DeviceInUse, DeviceDead."""
+    def _affected(
+        self, inventory: Inventory, devices: Sequence[PciAddress], processes: Processes
+    ) -> tuple[list[Function], Holders]:
+        """Return the functions of the devices' cards and groups, without bridges, and the holders of those in use.
+
+        Raises DeviceInUse, DeviceDead.
+        """
         from vfioctl.inventory.model.preconditions import refuse_marked
         from vfioctl.inventory.model.scope import scope_of
 
         scope = scope_of(inventory, devices)
         for address in scope.own:
             refuse_marked(inventory.by_address[address])  # before any read that may block too
-        return [inventory.by_address[address] for address in (*scope.own, *scope.foreign)]
-
-    def _holders(self, functions: Sequence[Function], inventory: Inventory, processes: Processes) -> Holders:
-        return self._devices.holders_of(functions, inventory, processes)
-
-    def _circumstances(self, functions: Sequence[Function], holders: Holders, intent: BindIntent) -> Circumstances:
-        from vfioctl.binding.model.conditions import Circumstances
-        from vfioctl.binding.probe.settings import idle_devices_sleep, read_settings
-        from vfioctl.inventory.model.values import PciAddress
-
-        may_stop = set(intent.stop_services)
-        refusing = ((h.unit, h.address) for h in holders.refusing if isinstance(h.address, PciAddress))
-        units = [(unit, address) for unit, address in refusing if unit is not None and unit in may_stop]
-        return Circumstances(
-            holders=holders,
-            readings=read_settings(self._kernel, functions, units),
-            idle_devices_sleep=idle_devices_sleep(self._kernel),
-        )
-
-    def _reset_files(self, functions: Sequence[Function]) -> frozenset[str]:
-        """Return the reset files that exist."""
-        from vfioctl.kernel.protocol import PCI_DEVICES
-
-        places = {function.address for function in functions} | {f.upstream for f in functions if f.upstream}
-        files = {f"{PCI_DEVICES}/{place}/{name}" for place in places for name in ("reset", "reset_subordinate")}
-        return frozenset(file for file in files if self._kernel.has(file))
+        functions = [inventory.by_address[address] for address in (*scope.own, *scope.foreign)]
+        return functions, self._devices.holders_of([f for f in functions if f.driver], inventory, processes)
 
     # -- ROMs ----------------------------------------------------------------------------------------
 

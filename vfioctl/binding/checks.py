@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from vfioctl.console.words import listed
 from vfioctl.core.action import Context
 from vfioctl.core.change import Plan
 from vfioctl.core.registry import Check
@@ -42,10 +43,8 @@ class Viable(Check):
         return [f"the kernel reports group {group} as viable (/dev/vfio/{group})" for group in subjects]
 
     def conclude(self, subjects: Sequence[str], report: Mapping[str, Any]) -> Sequence[str]:
-        *most, last = subjects
-        listed = f"{', '.join(most)} and {last}" if most else last
-        noun, verb = ("groups", "are") if most else ("group", "is")
-        return [f"IOMMU {noun} {listed} {verb} ready for a guest."]
+        noun, verb = ("groups", "are") if len(subjects) > 1 else ("group", "is")
+        return [f"IOMMU {noun} {listed(subjects)} {verb} ready for a guest."]
 
 
 class Answers(Check):

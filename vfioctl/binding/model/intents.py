@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from vfioctl.binding.model.binding import Binding, binding_in, same_driver
+from vfioctl.console.words import listed
 from vfioctl.core.change import Change, Intent, Plan
 from vfioctl.inventory.model.exclusive_intent import TakesDevices
 from vfioctl.inventory.model.functions import is_vfio_driver
@@ -15,6 +16,7 @@ from vfioctl.inventory.model.values import PciAddress
 
 _SETTINGS = frozenset({"service", "persistence", "console", "framebuffer", "d3cold", "power", "lock"})
 _NOT_BY_ONE = "no single command: the functions of these cards are on VFIO in part"
+_OPTIONS = ("with_group", "allow_boot_vga", "force_holders")
 _MOVING = frozenset({"module", "binding"}) | _SETTINGS
 
 
@@ -31,12 +33,7 @@ class BindIntent(TakesDevices):
     stop_services: tuple[str, ...] = Field(default=(), description="units that may be stopped when they hold a device")
 
     def title(self) -> str:
-        options = (
-            ("--with-group", self.with_group),
-            ("--allow-boot-vga", self.allow_boot_vga),
-            ("--force-holders", self.force_holders),
-        )
-        return _title("bind", self.devices, f"to {self.driver}" if self.driver else "", options)
+        return _title(self, f"to {self.driver}" if self.driver else "")
 
     def permits(self, plan: Plan) -> bool:
         """Return whether the plan moves only devices among its facts, and stops only the named services."""
@@ -69,8 +66,7 @@ class UnbindIntent(TakesDevices):
     with_group: bool = False
 
     def title(self) -> str:
-        options = (("--with-group", self.with_group), ("--force-holders", self.force_holders))
-        return _title("unbind", self.devices, f"to {self.driver}" if self.driver else "", options)
+        return _title(self, f"to {self.driver}" if self.driver else "")
 
     def permits(self, plan: Plan) -> bool:
         """Return whether the plan moves only devices among its facts, and stops no service."""
@@ -100,8 +96,7 @@ class ResetIntent(TakesDevices):
     method: str | None = Field(default=None, description="flr, bus, pm, ...")
 
     def title(self) -> str:
-        options = (("--force-holders", self.force_holders),)
-        return _title("reset", self.devices, f"by {self.method}" if self.method else "", options)
+        return _title(self, f"by {self.method}" if self.method else "")
 
     def permits(self, plan: Plan) -> bool:
         """Return whether the plan resets only the device asked for, and moves none."""
@@ -133,11 +128,9 @@ class RomIntent(Intent):
         return all(change.kind == "rom" and change.subject in self.devices for change in plan.changes)
 
 
-def _title(verb: str, devices: tuple[PciAddress, ...], goal: str, options: tuple[tuple[str, bool], ...]) -> str:
-    *most, last = devices or ("",)
-    listed = f"{', '.join(most)} and {last}" if most else str(last)
-    words = " ".join(option for option, wanted in options if wanted)
-    return " ".join(filter(None, (verb, listed, goal, words)))
+def _title(intent: BindIntent | UnbindIntent | ResetIntent, goal: str) -> str:
+    options = (f"--{name.replace('_', '-')}" for name in _OPTIONS if getattr(intent, name, False))
+    return " ".join(filter(None, (intent.verb, listed(intent.devices), goal, *options)))
 
 
 def _drivers_before(plan: Plan) -> dict[str, str | None]:

@@ -130,7 +130,8 @@ def _returning(inventory: Inventory, intent: UnbindIntent, scope: Scope, records
     for address in (*scope.own, *scope.foreign):
         function = inventory.by_address[address]
         ours = address in scope.own or address in records or intent.with_group
-        waiting = function.driver is None and (address in records or (address in scope.asked and _has_native(function)))
+        has_native = not all(map(is_vfio_driver, function.available_drivers))
+        waiting = function.driver is None and (address in records or (address in scope.asked and has_native))
         retargeted = address in scope.asked and (intent.driver is not None or _lent(function, records))
         if ours and (function.on_vfio or waiting or retargeted):
             chosen.append(address)
@@ -141,10 +142,6 @@ def _lent(function: Function, records: Bindings) -> bool:
     """Return whether `unbind --to` gave the function to another native driver than it had before `bind`."""
     before = records.get(function.address)
     return before is not None and before.driver is not None and function.driver not in (None, before.driver)
-
-
-def _has_native(function: Function) -> bool:
-    return any(not is_vfio_driver(name) for name in function.available_drivers)
 
 
 def _return_goal(address: PciAddress, intent: UnbindIntent, records: Bindings, registered: Iterable[str]) -> Binding:
@@ -174,11 +171,9 @@ def _draft(
 ) -> Draft:
     now = {address: binding_of(inventory.by_address[address]) for address in goals}
     moving = [address for address, goal in goals.items() if not now[address].settled(goal)]
-    if not moving:
-        settings = ()
     changes = (
         *_modules(inventory, {address: now[address] for address in moving}, goals),
-        *settings,
+        *(settings if moving else ()),
         *(binding_change(address, now[address], goals[address]) for address in moving),
     )
     return Draft(

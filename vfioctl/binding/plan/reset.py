@@ -7,6 +7,8 @@ devices below the same bridge: the kernel refuses it (ENOTTY) for a function wit
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from vfioctl.binding.checks import ANSWERS
 from vfioctl.binding.model.binding import binding_of
 from vfioctl.binding.model.conditions import Circumstances
@@ -58,17 +60,17 @@ def plan_reset(inventory: Inventory, intent: ResetIntent, circumstances: Circums
     _refuse_hitting(function, hit)
     file = _file(function, hit, files)
     concerned = [function, *hit]
-    hit_addresses = " ".join(function.address for function in concerned)
+    addresses = tuple(function.address for function in concerned)
     draft = Draft(
         intent=intent,
         facts=tuple(map(function_fact, concerned)),
         changes=(
             *(binding_change(function.address, binding_of(function), binding_of(function)) for function in concerned),
             *_method_change(function, method),
-            Change(kind="reset", name=file, subject=function.address, before="", after=hit_addresses),
+            Change(kind="reset", name=file, subject=function.address, before="", after=" ".join(addresses)),
         ),
-        checks=(CheckRequest(kind=ANSWERS, subjects=tuple(function.address for function in concerned)),),
-        notes=(_loss(function, method), *_unaware(concerned), *_along(hit)),
+        checks=(CheckRequest(kind=ANSWERS, subjects=addresses),),
+        notes=tuple(_notes(function, method, hit)),
     )
     return refuse_held(inventory, draft, circumstances)
 
@@ -140,31 +142,17 @@ def _method_change(function: Function, method: str | None) -> tuple[Change, ...]
     """Return the change that enables only `method` during the reset; none if the kernel tries it first anyway."""
     if method is None or method == function.reset_methods[0]:
         return ()
-    as_now = " ".join(function.reset_methods)
-    return (
-        Change(
-            kind="reset method",
-            name=f"{PCI_DEVICES}/{function.address}/reset_method",
-            subject=function.address,
-            before=as_now,
-            after=as_now,
-            during=method,
-            may_fail=True,
-        ),
+    file, now = f"{PCI_DEVICES}/{function.address}/reset_method", " ".join(function.reset_methods)
+    change = Change(
+        kind="reset method", name=file, subject=function.address, before=now, after=now, during=method, may_fail=True
     )
+    return (change,)
 
 
-def _loss(function: Function, method: str | None) -> str:
+def _notes(function: Function, method: str | None, others: list[Function]) -> Iterator[str]:
     by = f"by {method}" if method else "by a method that this kernel does not name"
-    return f"{function.address} is reset {by}: what is in it is lost"
-
-
-def _unaware(functions: list[Function]) -> tuple[str, ...]:
-    native = [f for f in functions if f.driver and not f.on_vfio]
-    return tuple(
-        f"{f.driver} is not notified of the reset, and may lose {f.address} until it is bound again" for f in native
-    )
-
-
-def _along(others: list[Function]) -> tuple[str, ...]:
-    return tuple(f"{named(other)} is reset with it" for other in others)
+    yield f"{function.address} is reset {by}: what is in it is lost"
+    for f in (function, *others):
+        if f.driver and not f.on_vfio:
+            yield f"{f.driver} is not notified of the reset, and may lose {f.address} until it is bound again"
+    yield from (f"{named(other)} is reset with it" for other in others)
