@@ -9,7 +9,7 @@ import typer
 
 from vfioctl.console.changes import carry_out, confirm_all, progress_lines, reporting, tell
 from vfioctl.console.choice import opened
-from vfioctl.console.lazy import Command
+from vfioctl.console.lazy import App
 from vfioctl.console.options import AsJson, Yes
 from vfioctl.console.output import emit, emit_document
 from vfioctl.errors import BadDocument
@@ -20,7 +20,7 @@ from vfioctl.untrusted_text import parse_json
 if TYPE_CHECKING:
     from vfioctl.core.change import Plan
 
-app = typer.Typer(add_completion=False)
+app = App(add_completion=False)
 
 LARGEST = 4 << 20
 """Maximum size of a plan file in bytes. A plan for a thousand functions has about one million."""
@@ -29,13 +29,10 @@ _HINT = "write a new one: vfioctl bind DEVICE --dry-run --json > plan.json"
 _ADVICE = {errno.EFBIG: _HINT, errno.ENXIO: "to read a pipe, name it -"}
 
 
-@app.command(
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples("""
   vfioctl bind gpu1 --dry-run --json --simulate hgx8 > plan.json
   vfioctl apply plan.json --simulate hgx8
-  vfioctl unbind gpu1 --dry-run --json --simulate hgx8 | vfioctl apply - --simulate hgx8""",
-)
+  vfioctl unbind gpu1 --dry-run --json --simulate hgx8 | vfioctl apply - --simulate hgx8""")
 def apply(
     ctx: typer.Context,
     plan_file: Annotated[str, typer.Argument(metavar="PLANFILE|-", help="The plan, or - to read it from stdin.")],

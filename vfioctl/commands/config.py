@@ -7,7 +7,7 @@ import typer
 
 from vfioctl.config import read_file_of
 from vfioctl.console.choice import opened
-from vfioctl.console.lazy import Command, group_app
+from vfioctl.console.lazy import group_app
 from vfioctl.console.options import AsJson
 from vfioctl.console.output import emit, emit_document
 from vfioctl.console.words import counted
@@ -16,11 +16,9 @@ from vfioctl.errors import BadSpec
 app = group_app("config")
 
 
-@app.callback(
-    epilog="""[bold]Examples[/]
+@app.group_with_examples("""
   vfioctl config check
-  vfioctl config show""",
-)
+  vfioctl config show""")
 def config() -> None:
     """Check and show the configuration.
 
@@ -28,12 +26,9 @@ def config() -> None:
     """
 
 
-@app.command(
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples("""
   vfioctl config check
-  vfioctl config check --json""",
-)
+  vfioctl config check --json""")
 def check(ctx: typer.Context, *, as_json: AsJson = False) -> None:
     """Check the configuration, and list all errors with their lines.
 
@@ -70,12 +65,9 @@ def _problems(ctx: typer.Context) -> list[BadSpec]:
     return sorted(wrong, key=lambda problem: int(str(problem.facts["line"] or 0)))
 
 
-@app.command(
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples("""
   vfioctl config show
-  vfioctl config show --json""",
-)
+  vfioctl config show --json""")
 def show(*, as_json: AsJson = False) -> None:
     """Show the effective settings of all tables in the format of the file.
 

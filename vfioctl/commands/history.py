@@ -10,7 +10,7 @@ import typer
 
 from vfioctl.console.changes import agree_on_terminal
 from vfioctl.console.choice import opened
-from vfioctl.console.lazy import Command, Group
+from vfioctl.console.lazy import App, Group
 from vfioctl.console.options import AsJson, Yes, completion
 from vfioctl.console.output import draw, emit, emit_document, say, width
 from vfioctl.console.words import counted
@@ -20,7 +20,7 @@ from vfioctl.inventory.api import suggest_devices
 from vfioctl.session import Session
 from vfioctl.units import parse_duration
 
-app = typer.Typer(name="history", cls=Group, invoke_without_command=True, add_completion=False, rich_markup_mode="rich")
+app = App(name="history", cls=Group, invoke_without_command=True, add_completion=False, rich_markup_mode="rich")
 
 
 def suggest_changes(session: Session, _begun: str) -> list[tuple[str, str]]:
@@ -28,13 +28,11 @@ def suggest_changes(session: Session, _begun: str) -> list[tuple[str, str]]:
     return [(str(entry.id), entry.plan.intent.title()) for entry in Host(session).history()]
 
 
-@app.callback(
-    epilog="""[bold]Examples[/]
+@app.group_with_examples("""
   vfioctl history --simulate hgx8
   vfioctl history -n 3 --json --simulate hgx8
   vfioctl history --since 2d --device gpu1 --simulate hgx8
-  vfioctl history --owner vm/web1 --simulate hgx8""",
-)
+  vfioctl history --owner vm/web1 --simulate hgx8""")
 def history(
     ctx: typer.Context,
     *,
@@ -79,13 +77,10 @@ def history(
         emit("No changes yet." if (since, device, owner) == (None, None, None) else "No such changes.")
 
 
-@app.command(
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples("""
   vfioctl bind gpu2 --yes --simulate hgx8
   vfioctl history show 1 --simulate hgx8
-  vfioctl history show 1 --json --simulate hgx8""",
-)
+  vfioctl history show 1 --json --simulate hgx8""")
 def show(
     ctx: typer.Context,
     change: Annotated[
@@ -113,12 +108,9 @@ def show(
     draw(change_page(entry, session.registry))
 
 
-@app.command(
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples("""
   vfioctl history prune --older-than 90d --dry-run --simulate hgx8
-  vfioctl history prune --older-than 90d --keep 100 --yes --simulate hgx8""",
-)
+  vfioctl history prune --older-than 90d --keep 100 --yes --simulate hgx8""")
 def prune(
     ctx: typer.Context,
     *,

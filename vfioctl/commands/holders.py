@@ -6,22 +6,19 @@ import typer
 
 from vfioctl.console.changes import tell_unfinished
 from vfioctl.console.choice import opened
-from vfioctl.console.lazy import Command
+from vfioctl.console.lazy import App
 from vfioctl.console.options import AsJson, Every, device_argument
 from vfioctl.console.output import draw, emit_document, width
 from vfioctl.host import Host
 from vfioctl.inventory.api import suggest_devices
 
-app = typer.Typer(add_completion=False)
+app = App(add_completion=False)
 
 
-@app.command(
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples("""
   vfioctl holders gpu0 --simulate busy
   vfioctl holders gpu1 gpu3 --simulate busy
-  vfioctl holders 03:00.0 --simulate busy --json""",
-)
+  vfioctl holders 03:00.0 --simulate busy --json""")
 def holders(
     ctx: typer.Context,
     devices: Annotated[list[str], device_argument(suggest_devices)],

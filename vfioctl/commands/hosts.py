@@ -5,21 +5,18 @@ from typing import Annotated
 
 import typer
 
-from vfioctl.console.lazy import Command, Group
+from vfioctl.console.lazy import App, Group
 from vfioctl.console.options import AsJson
 from vfioctl.console.output import draw, emit, emit_document
 
-app = typer.Typer(name="hosts", cls=Group, add_completion=False, rich_markup_mode="rich")
+app = App(name="hosts", cls=Group, invoke_without_command=True, add_completion=False, rich_markup_mode="rich")
 
 
-@app.callback(
-    invoke_without_command=True,
-    epilog="""[bold]Examples[/]
+@app.group_with_examples("""
   vfioctl hosts
   vfioctl inventory --simulate workstation
   vfioctl hosts --reset workstation
-  vfioctl hosts reboot workstation""",
-)
+  vfioctl hosts reboot workstation""")
 def hosts(
     ctx: typer.Context,
     *,
@@ -50,11 +47,8 @@ def hosts(
     draw(fact_grid(bundled.items(), style="bold"))
 
 
-@app.command(
-    cls=Command,
-    epilog="""[bold]Examples[/]
-  vfioctl hosts reboot hgx8""",
-)
+@app.with_examples("""
+  vfioctl hosts reboot hgx8""")
 def reboot(
     host: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A simulated host: a bundled name or its file.")],
     *,

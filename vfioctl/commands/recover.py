@@ -7,7 +7,7 @@ import typer
 
 from vfioctl.console.changes import Session, confirm_all, progress_lines, reporting, tell_all
 from vfioctl.console.choice import opened
-from vfioctl.console.lazy import Command
+from vfioctl.console.lazy import App
 from vfioctl.console.options import AsJson, Yes
 from vfioctl.console.output import draw, emit, emit_document, say
 from vfioctl.host import Host
@@ -17,16 +17,13 @@ if TYPE_CHECKING:
 
 _NOTHING = "Nothing to recover: no change was interrupted."
 
-app = typer.Typer(add_completion=False)
+app = App(add_completion=False)
 
 
-@app.command(
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples("""
   vfioctl recover --dry-run --simulate hgx8
   vfioctl recover --simulate hgx8
-  vfioctl recover --forward --simulate hgx8""",
-)
+  vfioctl recover --forward --simulate hgx8""")
 def recover(
     ctx: typer.Context,
     *,

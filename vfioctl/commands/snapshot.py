@@ -6,20 +6,17 @@ from typing import Annotated
 import typer
 
 from vfioctl.console.choice import opened
-from vfioctl.console.lazy import Command
+from vfioctl.console.lazy import App
 from vfioctl.console.output import emit_file, refuse_to_replace, say, write_whole
 from vfioctl.errors import BadSpec
 from vfioctl.host import Host
 
-app = typer.Typer(add_completion=False)
+app = App(add_completion=False)
 
 
-@app.command(
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples("""
   vfioctl snapshot -o mine.host && vfioctl inventory --host mine.host
-  vfioctl snapshot --simulate hgx8 > hgx8.host""",
-)
+  vfioctl snapshot --simulate hgx8 > hgx8.host""")
 def snapshot(
     ctx: typer.Context,
     *,

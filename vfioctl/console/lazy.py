@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
 from enum import EnumType
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, cast
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
@@ -28,6 +28,7 @@ from vfioctl.errors import RequestError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+F = TypeVar("F", bound="Callable[..., Any]")
 _IN_PLAIN_WORDS = (
     ("Input should be a valid integer, unable to parse string as an integer", "it is not a whole number"),
     ("Input should be greater than or equal to", "it must be at least"),
@@ -132,6 +133,18 @@ class Group(TyperGroup):
         return _suited(super().get_params(ctx))
 
 
+class App(typer.Typer):
+    """A typer application whose help ends with examples: lines of text, each indented by two spaces."""
+
+    def with_examples(self, examples: str) -> Callable[[F], F]:
+        """Return a decorator that adds a command to the application."""
+        return self.command(cls=Command, epilog=f"[bold]Examples[/]{examples}")
+
+    def group_with_examples(self, examples: str) -> Callable[[F], F]:
+        """Return a decorator that makes a function the application's own: its options and help."""
+        return self.callback(epilog=f"[bold]Examples[/]{examples}")
+
+
 class LazyGroup(Group):
     """A group that knows its commands by name and summary and imports one when it is called."""
 
@@ -187,9 +200,9 @@ def _flowing(text: str) -> str:
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
-def group_app(name: str) -> typer.Typer:
+def group_app(name: str) -> App:
     """Return a command with subcommands that shows its help if none is given."""
-    return typer.Typer(name=name, cls=Group, no_args_is_help=True, add_completion=False, rich_markup_mode="rich")
+    return App(name=name, cls=Group, no_args_is_help=True, add_completion=False, rich_markup_mode="rich")
 
 
 # -- vfioctl itself ------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import typer
 from vfioctl.binding.api import BindingApi, units_to_stop
 from vfioctl.console.changes import carry_out
 from vfioctl.console.choice import opened
-from vfioctl.console.lazy import Command
+from vfioctl.console.lazy import App
 from vfioctl.console.options import (
     AsJson,
     DryRun,
@@ -23,17 +23,14 @@ from vfioctl.console.options import (
 from vfioctl.console.waiting import Board, seconds_in
 from vfioctl.inventory.api import suggest_devices
 
-app = typer.Typer(add_completion=False)
+app = App(add_completion=False)
 
 
-@app.command(
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples("""
   vfioctl bind gpu1 --dry-run --simulate hgx8
   vfioctl bind 0b:00.0 --simulate workstation
   vfioctl bind gpu3 --dry-run --stop-services --simulate busy
-  vfioctl bind 10de:2330 --every --dry-run --json --simulate hgx8 > plan.json""",
-)
+  vfioctl bind 10de:2330 --every --dry-run --json --simulate hgx8 > plan.json""")
 def bind(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
     devices: Annotated[list[str], device_argument(suggest_devices)],

@@ -7,7 +7,7 @@ import typer
 
 from vfioctl.binding.api import BindingApi
 from vfioctl.console.choice import opened
-from vfioctl.console.lazy import Command
+from vfioctl.console.lazy import App
 from vfioctl.console.options import AsJson, device_argument
 from vfioctl.console.output import (
     draw,
@@ -26,18 +26,15 @@ if TYPE_CHECKING:
     from vfioctl.binding.model.rom import Rom
 from vfioctl.inventory.api import suggest_devices
 
-app = typer.Typer(add_completion=False)
+app = App(add_completion=False)
 _STDOUT = "-"
 
 
-@app.command(
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples("""
   vfioctl rom gpu1 --simulate workstation
   vfioctl rom gpu1 --simulate workstation -o gpu1.rom
   vfioctl rom gpu1 --simulate workstation -o - | sha256sum
-  vfioctl rom 0b:00.0 --simulate workstation -o gpu1.rom --force --json""",
-)
+  vfioctl rom 0b:00.0 --simulate workstation -o gpu1.rom --force --json""")
 def rom(
     ctx: typer.Context,
     device: Annotated[str, device_argument(suggest_devices)],

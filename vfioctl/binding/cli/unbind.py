@@ -7,20 +7,17 @@ import typer
 from vfioctl.binding.api import BindingApi
 from vfioctl.console.changes import carry_out
 from vfioctl.console.choice import opened
-from vfioctl.console.lazy import Command
+from vfioctl.console.lazy import App
 from vfioctl.console.options import AsJson, DryRun, Every, ForceHolders, Wait, WithGroup, Yes, device_argument
 from vfioctl.console.waiting import Board, seconds_in
 from vfioctl.inventory.api import suggest_devices
 
-app = typer.Typer(add_completion=False)
+app = App(add_completion=False)
 
 
-@app.command(
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples("""
   vfioctl unbind gpu1 --simulate hgx8
-  vfioctl unbind gpu1 --to nouveau --dry-run --simulate workstation""",
-)
+  vfioctl unbind gpu1 --to nouveau --dry-run --simulate workstation""")
 def unbind(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
     devices: Annotated[list[str], device_argument(suggest_devices)],
