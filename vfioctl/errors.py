@@ -180,10 +180,7 @@ _GENERAL_HINTS: Mapping[int, str] = {
 
 
 class KernelRefused(VfioctlError):
-    """The kernel refused to read or write a file.
-
-    ``path`` is the file, ``errno`` the number, ``text`` what was written (None for a read).
-    """
+    """The kernel refused ``path`` with ``errno``. ``text``: what was written; None for a read."""
 
     exit_code = 5
 

@@ -206,10 +206,7 @@ class Host:
         return self.session.registry.read_plan(text)
 
     def read_plans(self, text: str | bytes) -> tuple[Plan, ...] | None:
-        """Read the plans in the JSON of a dry run that makes several, in order; None for any other document.
-
-        Raises BadDocument.
-        """
+        """Read the plans of a dry run that makes several; None for any other document. Raises BadDocument."""
         return self.session.registry.read_plans(text)
 
     def replan(self, saved: Plan) -> Plan:

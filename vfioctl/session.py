@@ -197,10 +197,7 @@ class Session:
         )
 
     def refuse_parts(self, subjects: Collection[str]) -> None:
-        """Raise ClaimConflict if others have reserved parts of a device.
-
-        It says who has a VF or vGPU, which a refusal because of a guest on it does not.
-        """
+        """Raise ClaimConflict, which says who, if others have reserved a VF or vGPU of a device."""
         from vfioctl.core.reservations import NOTHING_RESERVED
 
         for reservation in self.from_ledger(self.reservations, NOTHING_RESERVED)[0]:

@@ -31,10 +31,7 @@ _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def unit_bytes(unit: str) -> int | None:
-    """Return the bytes in a unit: KiB and K are 1024, KB is 1000, up to EiB, in any case; None for another word.
-
-    Source: libvirt, src/util/virutil.c, virScaleInteger.
-    """
+    """Return the bytes in KiB, K (1024), KB (1000), ... in any case; else None. Source: libvirt's virScaleInteger."""
     letters = unit.lower()
     if letters in ("b", "byte", "bytes"):
         return 1
@@ -43,10 +40,7 @@ def unit_bytes(unit: str) -> int | None:
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes in `40GiB`, `40G`, `40gb` or `512 MiB`; see `unit_bytes`.
-
-    Raises BadSpec for a number without a unit, which could mean anything, and for 0.
-    """
+    """Return the bytes in `40GiB`, `40G`, `40gb` or `512 MiB`. Raises BadSpec for 0, and without a unit."""
     match = _SIZE.fullmatch(text)
     unit = unit_bytes(match[2]) if match and match[2] else None
     if match is None or unit is None:

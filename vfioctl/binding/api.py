@@ -207,10 +207,7 @@ class BindingApi:
     def _affected(
         self, inventory: Inventory, devices: Sequence[PciAddress], processes: Processes
     ) -> tuple[list[Function], Holders]:
-        """Return the functions of the devices' cards and groups, without bridges, and the holders of those in use.
-
-        Raises DeviceInUse, DeviceDead.
-        """
+        """Return the functions of the cards and groups, without bridges, and who holds those with a driver."""
         from vfioctl.inventory.model.preconditions import refuse_marked
         from vfioctl.inventory.model.scope import scope_of
 
@@ -260,10 +257,7 @@ class BindingApi:
 
 
 def units_to_stop(named: Sequence[str], *, known: bool) -> tuple[str, ...]:
-    """Return the units that may be stopped: those named, and with `known` the services that only monitor GPUs.
-
-    Raises BadSpec for what can be no unit's name.
-    """
+    """Return the units that may be stopped; with `known` also those that only monitor GPUs. Raises BadSpec."""
     for name in named:
         if not _UNIT.fullmatch(name):
             raise BadSpec(f"not a unit's name: {name[:40]!r}", hint="systemctl list-units --type=service lists them")

@@ -24,10 +24,7 @@ OPTIONS = (*HOSTS, "ledger", "verbose", "log_level", "quiet")
 
 
 class Choice:
-    """The shared options of one command line. Environment variables are used only for options that were not given.
-
-    `at_end`: callbacks that run when the command has ended.
-    """
+    """The shared options of one command line, before environment variables. `at_end`: called when it has ended."""
 
     def __init__(self, opener: Callable[[Choice], Any]) -> None:
         self._opener = opener

@@ -36,10 +36,7 @@ class Column(NamedTuple):
 
 
 class Layout:
-    """The columns shown and their widths, for all rows of a page.
-
-    Where a table does not fit, each row is a block instead: a line for each cell, with its title.
-    """
+    """The columns shown and their widths, for all rows of a page. Where no table fits, each row is a block of lines."""
 
     def __init__(self, columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> None:
         natural = [_widest(column, [row[index] for row in rows]) for index, column in enumerate(columns)]
@@ -141,10 +138,7 @@ def note_lines(notes: Iterable[str]) -> Iterator[RenderableType]:
 
 
 def fact_grid(facts: Iterable[tuple[str, Cell | None]], *, style: str = "", least: int = 0) -> Table:
-    """Return a list of names with their values, without those that have none.
-
-    `style`: of the names. `least`: the least width of their column.
-    """
+    """Return a list of names with their values, if any. `least`: the least width of the names."""
     grid = _grid()
     grid.columns[0].min_width = least
     for name, fact in facts:

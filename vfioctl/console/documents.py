@@ -41,10 +41,7 @@ def _mapping(values: dict[object, object]) -> str:
 
 
 def _writer(kind: type) -> _Writer:
-    """Return what writes a value of a class: its text if it is a path or a tuple with one, or its fields.
-
-    Raises TypeError.
-    """
+    """Return what writes a value of a class: as text if it is a path or has a `__str__`, or its fields."""
     if issubclass(kind, str):
         return _string
     if issubclass(kind, PurePath) or (issubclass(kind, tuple) and "__str__" in vars(kind)):  # as a set of CPUs has

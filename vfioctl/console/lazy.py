@@ -251,10 +251,7 @@ def built(places: Mapping[str, Place]) -> LazyGroup:
 
 
 def run(words: Sequence[str], choice: Choice, places: Mapping[str, Place]) -> int:
-    """Parse and run a command line, store the selected host in `choice`, and return the exit code.
-
-    Raises VfioctlError (RequestError if the line cannot be parsed) and ReaderGone.
-    """
+    """Run a command line, its host stored in `choice`; return the exit code. Raises VfioctlError, ReaderGone."""
     command = built(places)
     if "_VFIOCTL_COMPLETE" in os.environ:
         command.main(list(words), prog_name="vfioctl", obj=choice)

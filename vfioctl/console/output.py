@@ -59,10 +59,7 @@ def width(stream: TextIO | None = None) -> int:
 
 
 def prepare_streams() -> None:
-    """Raise OutputLost if stdout is closed, before the command changes anything.
-
-    Characters that the encoding of stdout or stderr lacks are written as question marks.
-    """
+    """Raise OutputLost if stdout is closed. Characters that an encoding lacks are written as question marks."""
     if sys.stdout is None:
         raise OutputLost("stdout is closed: the results would be lost", hint="send it to a file, or to /dev/null")
     for stream in (sys.stdout, sys.stderr):

@@ -41,10 +41,7 @@ def planned_page(planned: Plan | Repair, registry: Registry) -> RenderableType:
 
 
 def plan_page(plan: Plan, registry: Registry, *, undone_by: Sequence[str] = ()) -> RenderableType:
-    """Render a plan: the facts it relies on, the steps, the changes, what is verified, how to undo it.
-
-    `undone_by`: commands that undo it, if those of its intent do not.
-    """
+    """Render a plan. `undone_by`: commands that undo it, if those of its intent do not."""
     if plan.nothing_to_do:
         facts = [*_indented(_facts(plan.facts, registry))]
         said = f"Nothing to do, it is as asked for already{':' if facts else '.'}"

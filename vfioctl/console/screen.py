@@ -18,10 +18,7 @@ _ANY_HEIGHT = 25
 
 
 class Screen(Console):
-    """A rich console without markup that writes each text on one line and escapes control characters.
-
-    `width`: in columns.
-    """
+    """A rich console without markup that writes each text on one line, control characters escaped."""
 
     def __init__(self, stream: TextIO, width: int) -> None:
         # with TERM=dumb, rich believes a width only together with a height

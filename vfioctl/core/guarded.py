@@ -35,10 +35,7 @@ def guarded(connection: sqlite3.Connection) -> sqlite3.Connection:
 
 @contextmanager
 def bounded(connection: sqlite3.Connection, *, interruptible: bool = True) -> Iterator[None]:
-    """End statements that run when the time is up; and, unless the caller defers them, when a signal asks to end.
-
-    Raises sqlite3.OperationalError, and Interrupt for a signal.
-    """
+    """End statements when the time is up (OperationalError), or a signal asks to end if not deferred (Interrupt)."""
     hear = interruptible and not are_deferred()
     until = time.monotonic() + SECONDS
     connection.set_progress_handler(lambda: time.monotonic() > until or (hear and is_pending()), _INSTRUCTIONS)

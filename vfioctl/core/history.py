@@ -33,10 +33,7 @@ def recorded_devices(entries: Sequence[JournalEntry], name: str) -> frozenset[st
 
 
 def named(entries: Sequence[JournalEntry], name: str) -> JournalEntry:
-    """Return the change with this number, or the only one whose plan's id begins so, in 4 characters or more.
-
-    Raises BadSpec.
-    """
+    """Return the change with this number, or the only one whose plan's id begins so (4 characters). Raises BadSpec."""
     if numbered := [entry for entry in entries if str(entry.id) == name]:
         return numbered[0]
     matching = [entry for entry in entries if len(name) >= _SHORTEST and entry.plan.id.startswith(name.lower())]

@@ -45,10 +45,7 @@ class Journal:
         self.store, self._registry, self._publish = store, registry, publish
 
     def begin(self, plan: Plan, *, boot_id: str, now: str, caller: Caller = _UNKNOWN, acting_for: str = "") -> int:
-        """Record a change before its first write and return its entry number.
-
-        `acting_for`: the reservation that it is made for. Raises Unfinished, StoreDamaged, ClaimConflict.
-        """
+        """Record a change before its first write; return its number. Raises Unfinished, StoreDamaged, ClaimConflict."""
         with self.store.transaction() as db:
             known = {"plan": plan.model_dump_json(), "boot_id": boot_id, "began": now, "made_for": acting_for}
             entry = db.execute(_BEGIN, known | caller.model_dump()).lastrowid

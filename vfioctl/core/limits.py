@@ -62,10 +62,7 @@ def _no_truth(value: object) -> object:
 
 
 class Text:
-    """A text of a form, from `^` to `$`, and of bounded length, in characters.
-
-    `rule`: what it must do, in words, such as `begin with a letter`.
-    """
+    """A text of a form and of bounded length, in characters. `rule`: what it must do, as `begin with a letter`."""
 
     def __init__(self, most: int, *, least: int = 0, form: re.Pattern[str] | None = None, rule: str = "") -> None:
         self._most, self._least, self._form, self._rule = most, least, form, rule

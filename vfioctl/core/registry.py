@@ -231,10 +231,7 @@ class Registry:
             raise BadDocument(f"not a plan: {first_problem(error)}") from None
 
     def read_plans(self, text: str | bytes) -> tuple[Plan, ...] | None:
-        """Read the plans of a dry run that makes several; None if the document is not of that form.
-
-        Raises BadDocument.
-        """
+        """Read the plans of a dry run that makes several; None for any other document. Raises BadDocument."""
         document = _document(text)
         plans = document.get("plans") if "steps" not in document else None
         if not isinstance(plans, list):

@@ -106,10 +106,7 @@ _SUBJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]{0,63}", re.ASCII)
 
 
 class FileResource(Resource):
-    """A resource that is one file with one value. `name` is the path.
-
-    `path` is the pattern of the name: a regular expression in which `{}` stands for the subject.
-    """
+    """One file with one value. `path`: the pattern of its name, in which `{}` stands for the subject."""
 
     path: ClassVar[str] = r"[^\0-\x1f]+"
     value: ClassVar[str] = "[a-z0-9_ -]{0,64}"

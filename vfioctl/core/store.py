@@ -66,10 +66,7 @@ class Store:
         return self.file.with_name(self.file.name + ".lock")
 
     def read(self, ask: Callable[[sqlite3.Connection], T], empty: T) -> T:
-        """Return `ask(connection)`, or `empty` if the file does not exist. Raises StoreDamaged.
-
-        A ValueError of `ask` means that a row is not what it should be: the ledger is damaged.
-        """
+        """Return `ask(connection)`, or `empty` without a file. Raises StoreDamaged, also for a ValueError of `ask`."""
         with _explained(self.file):
             if self._local.open:
                 with bounded(self._local.open):
@@ -91,10 +88,7 @@ class Store:
 
     @contextmanager
     def one_connection(self) -> Iterator[None]:
-        """Keep one connection open for all reads and transactions inside: opening costs more than using it.
-
-        Raises StoreDamaged.
-        """
+        """Keep one connection open, as opening costs more than using it. Raises StoreDamaged."""
         with _explained(self.file):
             self._local.open = self._connected()
         try:
@@ -114,10 +108,7 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Run one transaction: committed to disk at the end, or rolled back on an exception.
-
-        Raises StoreDamaged, and Busy if other processes write for too long.
-        """
+        """Run one transaction: committed at the end, or rolled back on an exception. Raises StoreDamaged, Busy."""
         with _explained(self.file):
             connection = self._local.open or self._connected()
             try:

@@ -28,10 +28,7 @@ from vfioctl.inventory.model.values import PciAddress
 
 
 def plan_bind(inventory: Inventory, intent: BindIntent, circumstances: Circumstances = NOTHING_KNOWN) -> Draft:
-    """Plan binding the devices' cards to vfio-pci or to each function's variant driver.
-
-    Raises NoIommu, BadSpec, DeviceInUse, GroupNotViable.
-    """
+    """Plan binding cards to VFIO drivers. Raises NoIommu, BadSpec, DeviceInUse, DeviceDead, GroupNotViable."""
     check_driver_name(intent.driver)
     if intent.driver and not is_vfio_driver(intent.driver):
         raise BadSpec(

@@ -142,10 +142,7 @@ def _is_among(driver: str, names: Iterable[str | None]) -> bool:
 def refuse_held(
     inventory: Inventory, draft: Draft, circumstances: Circumstances, stop_services: tuple[str, ...] = ()
 ) -> Draft:
-    """Return the draft with notes about forced and unknown holders.
-
-    Raises DeviceInUse, with the holders in `facts`, if a function that loses its driver is in use.
-    """
+    """Return the draft, with notes about holders. Raises DeviceInUse if a function that loses its driver is in use."""
     if not draft.changes:
         return draft
     leaving = unbound_by(draft.changes)

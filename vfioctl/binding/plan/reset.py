@@ -41,10 +41,7 @@ def reset_with(inventory: Inventory, address: PciAddress) -> tuple[PciAddress, .
 
 
 def plan_reset(inventory: Inventory, intent: ResetIntent, circumstances: Circumstances, files: frozenset[str]) -> Draft:
-    """Plan the reset of one function. `files`: the kernel's reset files that exist.
-
-    Raises BadSpec, HostError, DeviceInUse, DeviceDead.
-    """
+    """Plan a reset. `files`: the reset files that exist. Raises BadSpec, HostError, DeviceInUse, DeviceDead."""
     function = inventory.by_address[intent.devices[0]]
     if function.is_bridge:
         raise BadSpec(f"{named(function)} is a bridge", hint="name the device below it")
