@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from vfioctl.binding.model.services import GPU_SERVICES
 from vfioctl.errors import BadSpec, DeviceInUse, KernelRefused
 from vfioctl.inventory.api import InventoryApi, Waiting, has_aliases, until_released
 
@@ -258,6 +257,8 @@ class BindingApi:
 
 def units_to_stop(named: Sequence[str], *, known: bool) -> tuple[str, ...]:
     """Return the units that may be stopped; with `known` also those that only monitor GPUs. Raises BadSpec."""
+    from vfioctl.binding.model.conditions import GPU_SERVICES
+
     for name in named:
         if not _UNIT.fullmatch(name):
             raise BadSpec(f"not a unit's name: {name[:40]!r}", hint="systemctl list-units --type=service lists them")

@@ -14,12 +14,19 @@ from vfioctl.core.change import Change, JournalState, Outcome, Plan, Repair, Res
 from vfioctl.core.executor import Executor, untouched, written
 from vfioctl.core.journal import Journal
 from vfioctl.core.logs import log_done, log_failed
-from vfioctl.core.preconditions import refuse_forged, refuse_stale, refuse_unfinished, refuse_unwritable
 from vfioctl.core.reading import read_facts
 from vfioctl.core.recovery import Recovery, outcome_of
 from vfioctl.core.registry import Registry
 from vfioctl.core.rollback import Rollback, dead_words, now
-from vfioctl.core.verify import Verified, verify_changes, verify_checks
+from vfioctl.core.verify import (
+    Verified,
+    refuse_forged,
+    refuse_stale,
+    refuse_unfinished,
+    refuse_unwritable,
+    verify_changes,
+    verify_checks,
+)
 from vfioctl.errors import DeviceDead, KernelRefused, NotPermitted, StoreDamaged, VerifyError, VfioctlError
 from vfioctl.kernel.protocol import Kernel
 from vfioctl.signals import check_interrupt, deferred

@@ -10,7 +10,7 @@ from dataclasses import replace
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from vfioctl.binding.model.services import GPU_SERVICES
+from vfioctl.binding.model.conditions import GPU_SERVICES
 from vfioctl.console.words import counted
 from vfioctl.errors import BadSpec, NoCapacity, VfioctlError, some_of
 from vfioctl.inventory.api import InventoryApi

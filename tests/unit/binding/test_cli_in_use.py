@@ -11,7 +11,7 @@ from tests.hosts.machines import HOSTS, in_use
 from tests.unit.conftest import Answer, Run
 from tests.unit.console.test_waiting import ended
 from vfioctl.binding.api import units_to_stop
-from vfioctl.binding.model.services import GPU_SERVICES
+from vfioctl.binding.model.conditions import GPU_SERVICES
 from vfioctl.host import Host
 from vfioctl.kernel.recorded.tree import form
 from vfioctl.kernel.simulated.host import Simulated

@@ -31,8 +31,7 @@ from tests.hosts.machines import (
 )
 from vfioctl.binding.api import units_to_stop
 from vfioctl.binding.model.binding import Binding
-from vfioctl.binding.model.conditions import NOTHING_KNOWN, Circumstances, Reading
-from vfioctl.binding.model.services import GPU_SERVICES
+from vfioctl.binding.model.conditions import GPU_SERVICES, NOTHING_KNOWN, Circumstances, Reading
 from vfioctl.binding.plan.release import excused_by, idle_services, to_release, warnings
 from vfioctl.binding.resources.driver import binding_change
 from vfioctl.core.change import Change, Plan, Result, Step

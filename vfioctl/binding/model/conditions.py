@@ -12,6 +12,16 @@ from vfioctl.inventory.model.values import PciAddress
 if TYPE_CHECKING:
     from vfioctl.core.change import Key
 
+GPU_SERVICES = (
+    "nvidia-persistenced.service",
+    "nvidia-powerd.service",
+    "nvidia-dcgm.service",
+    "dcgm.service",
+    "nvidia-dcgm-exporter.service",
+    "dcgm-exporter.service",
+)
+"""Services that only monitor GPUs, which `--stop-services` may stop. Must not contain display managers."""
+
 
 @value_class
 class Reading:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from vfioctl.binding.model.conditions import Circumstances
-from vfioctl.binding.model.services import GPU_SERVICES
+from vfioctl.binding.model.conditions import GPU_SERVICES, Circumstances
 from vfioctl.binding.resources.released import (
     UNKNOWN,
     D3Cold,

@@ -138,7 +138,7 @@ class Look:
 
     def _on_host(self) -> Iterator[Use]:
         """Yield who has a claimed GPU with its host driver; services that only monitor it do not count."""
-        from vfioctl.binding.model.services import GPU_SERVICES
+        from vfioctl.binding.model.conditions import GPU_SERVICES
 
         owners = {str(device.subject): claim.owner for claim in self._claims for device in claim.devices}
         claimed = [f for f in self._inventory.functions if f.is_gpu and f.address in owners and not f.serves_guests]
