@@ -110,17 +110,14 @@ def read_file_of(file: Path | None = None) -> ConfigFile:
     except OSError as error:
         raise BadSpec(f"{place} cannot be read: {error.strerror}") from None
     except ValueError as error:  # TOML and UTF-8 alike
-        raise BadSpec(f"{place} is not TOML: {error}", facts=_position(place, str(error))) from None
+        match = re.search(r"\bline ([0-9]+)", str(error))
+        facts = {"file": str(place), "line": int(match[1]) if match else None, "key": "", "message": str(error)}
+        raise BadSpec(f"{place} is not TOML: {error}", facts=facts) from None
 
 
 def subsystem_tables() -> Mapping[str, str]:
     """The tables of subsystems, each with the location of its model."""
     return {row.name: row.settings for row in SUBSYSTEMS if row.settings}
-
-
-def _position(place: Path, message: str) -> Mapping[str, object]:
-    match = re.search(r"\bline ([0-9]+)", message)
-    return {"file": str(place), "line": int(match[1]) if match else None, "key": "", "message": message}
 
 
 def line_of(text: str, keys: Sequence[str | int]) -> int | None:

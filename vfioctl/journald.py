@@ -16,13 +16,8 @@ from vfioctl.console.words import plain
 SOCKET = "/run/systemd/journal/socket"
 LOGGER = "vfioctl.changes"
 _IDENTIFIER = "vfioctl"
-_FIELDS = {
-    "plan_id": "VFIOCTL_PLAN_ID",
-    "devices": "VFIOCTL_DEVICES",
-    "verb": "VFIOCTL_VERB",
-    "result": "VFIOCTL_RESULT",
-}
-"""Attributes of a log record, as the engine sets them, and the journal field of each."""
+_FIELDS = ("plan_id", "devices", "verb", "result")
+"""Attributes of a log record, as the engine sets them; in the journal each is VFIOCTL_ and its name."""
 _LONGEST = 4096
 """Maximum length of one value in bytes. A datagram too large for the socket would have to be sent as a memfd."""
 _PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
@@ -64,11 +59,12 @@ def log_to_journal(path: str = SOCKET) -> Callable[[], None]:
 
 def _fields(record: logging.LogRecord) -> Iterator[bytes]:
     yield _field("MESSAGE", record.getMessage())
-    yield _field("PRIORITY", str(_priority(record.levelno)))
+    priority = next((priority for least, priority in _PRIORITIES if record.levelno >= least), _DEBUG)
+    yield _field("PRIORITY", str(priority))
     yield _field("SYSLOG_IDENTIFIER", _IDENTIFIER)
-    for name, field in _FIELDS.items():
+    for name in _FIELDS:
         if (value := getattr(record, name, None)) is not None:
-            yield _field(field, str(value))
+            yield _field(f"VFIOCTL_{name.upper()}", str(value))
 
 
 def _field(name: str, value: str) -> bytes:
@@ -76,7 +72,3 @@ def _field(name: str, value: str) -> bytes:
     if b"\n" not in data:
         return name.encode() + b"=" + data + b"\n"
     return name.encode() + b"\n" + len(data).to_bytes(8, "little") + data + b"\n"
-
-
-def _priority(level: int) -> int:
-    return next((priority for least, priority in _PRIORITIES if level >= least), _DEBUG)

@@ -63,18 +63,10 @@ class Session:
     def store(self) -> Store:
         from vfioctl.core.store import Store
 
-        migrations = (
-            migration for row in self.subsystems if row.migrations for migration in import_object(row.migrations)
-        )
-        return Store(
-            self.ledger,
-            migrations,
-            own_directory=self.ledger == LEDGER,
-            published=self._public,
-            machine_id=lambda: self._machine_id,
-        )
+        migrations = [m for row in self.subsystems if row.migrations for m in import_object(row.migrations)]
+        own, public = self.ledger == LEDGER, self._public
+        return Store(self.ledger, migrations, own_directory=own, published=public, machine_id=self._machine_id)
 
-    @cached_property
     def _machine_id(self) -> str:
         """Return the host's machine-id; empty if it has none, or not yet (machine-id(5))."""
         from vfioctl.kernel.lenient import text_of
@@ -189,12 +181,8 @@ class Session:
         """Return what subsystems have reserved. Raises StoreDamaged, KernelRefused."""
         if not self._is_known:
             return ()
-        return tuple(
-            reservation
-            for row in self.subsystems
-            if row.reservations
-            for reservation in import_object(row.reservations)(self)
-        )
+        reading = (import_object(row.reservations) for row in self.subsystems if row.reservations)
+        return tuple(reservation for read in reading for reservation in read(self))
 
     def refuse_parts(self, subjects: Collection[str]) -> None:
         """Raise ClaimConflict, which says who, if others have reserved a VF or vGPU of a device."""

@@ -115,9 +115,8 @@ def _decoded(text: str | bytes, most: int) -> str:
     if len(text) > most:
         raise ValueError(f"larger than {most >> 20} MiB" if most >> 20 else f"larger than {most >> 10} KiB")
     try:
-        return (
-            text if isinstance(text, str) else bytes(text).decode().removeprefix("\ufeff")
-        )  # the codec utf-8-sig is a module to import
+        # not the codec utf-8-sig, which is a module to import
+        return text if isinstance(text, str) else bytes(text).decode().removeprefix("\ufeff")
     except UnicodeDecodeError:
         raise ValueError("not UTF-8") from None
 

@@ -47,12 +47,8 @@ class Declined(VfioctlError):
 Pages = Callable[[], Sequence["RenderableType"]]
 
 
-def _no_pages() -> Sequence[RenderableType]:
-    return ()
-
-
 def carry_out(
-    session: Session, plan: Plan, *, dry_run: bool = False, yes: bool, as_json: bool, details: Pages = _no_pages
+    session: Session, plan: Plan, *, dry_run: bool = False, yes: bool, as_json: bool, details: Pages = tuple
 ) -> None:
     """Show the plan if it is a dry run; otherwise ask on a terminal, apply the plan and show the outcome.
 
@@ -79,7 +75,7 @@ def reporting() -> Iterator[None]:
         raise
 
 
-def preview(session: Session, plan: Plan, *, as_json: bool, details: Pages = _no_pages) -> None:
+def preview(session: Session, plan: Plan, *, as_json: bool, details: Pages = tuple) -> None:
     """Show the plan of a dry run; as JSON in the form that `vfioctl apply` reads."""
     if as_json:
         emit_document(plan)
@@ -93,12 +89,12 @@ def preview(session: Session, plan: Plan, *, as_json: bool, details: Pages = _no
         say("Nothing was changed: this is a dry run.")
 
 
-def confirm(session: Session, plan: Plan, details: Pages = _no_pages) -> None:
+def confirm(session: Session, plan: Plan, details: Pages = tuple) -> None:
     """Show the plan and ask for confirmation if stdin is a terminal. Raises Declined."""
     confirm_all(session, lambda: [] if plan.nothing_to_do else [plan], details)
 
 
-def confirm_all(session: Session, planned: Callable[[], Sequence[Plan | Repair]], details: Pages = _no_pages) -> None:
+def confirm_all(session: Session, planned: Callable[[], Sequence[Plan | Repair]], details: Pages = tuple) -> None:
     """Show what is planned, if anything, and ask for confirmation if stdin is a terminal. Raises Declined."""
 
     def pages() -> Sequence[RenderableType]:

@@ -41,7 +41,7 @@ class Choice:
     def host(self) -> tuple[str, str]:
         """Return one of HOSTS and its value; two empty strings for this machine. Raises BadSpec for more than one."""
         choices = {f"--{name}": self.given[name] for name in HOSTS if name in self.given}
-        asked = choices or {variable(name): os.environ[variable(name)] for name in HOSTS if _in_environment(name)}
+        asked = choices or {name: value for name in map(variable, HOSTS) if (value := os.environ.get(name))}
         if len(asked) > 1:
             raise BadSpec(f"{' and '.join(asked)} exclude each other", hint="give one of them")
         for name, value in asked.items():
@@ -86,10 +86,6 @@ def on_this_host(command: str) -> str:
 def variable(name: str) -> str:
     """Return the environment variable of an option."""
     return f"VFIOCTL_{name.upper()}"
-
-
-def _in_environment(name: str) -> bool:
-    return bool(os.environ.get(variable(name)))
 
 
 def chosen(ctx: typer.Context) -> Choice:

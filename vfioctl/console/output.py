@@ -236,10 +236,6 @@ def write_whole(path: Path, data: bytes) -> None:
     try:
         files.write_whole(str(path), data)
     except OSError as error:
-        raise _not_written(path, error) from error
-
-
-def _not_written(path: Path, error: OSError) -> HostError:
-    failure = HostError(f"writing {path} failed", hint="choose a directory that you may write to")
-    failure.kernel_said = error.strerror or str(error)
-    return failure
+        failure = HostError(f"writing {path} failed", hint="choose a directory that you may write to")
+        failure.kernel_said = error.strerror or str(error)
+        raise failure from error

@@ -1,7 +1,8 @@
 """Limits of a dataclass's fields, as annotations: `gpus: Annotated[int, Whole(0, 1024)]`. May not do input or output.
 
 pydantic reads them, for documents (`read_document`) and their JSON schemas. Short input, such as options, is read
-without it (`read_words`): importing pydantic and building a model takes longer than most commands work.
+without it (`read_words`), by the limit's `read`, which may refuse what pydantic takes: importing pydantic and building
+a model takes longer than most commands work.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_type_hints
 
 if TYPE_CHECKING:
     import re
@@ -21,13 +22,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 FORBID: Mapping[str, str] = {"extra": "forbid"}
 """A dataclass's `__pydantic_config__`: no other fields are known."""
-
-
-class Limit(Protocol):
-    """What a field may be."""
-
-    def read(self, value: Any) -> object:
-        """Return the value, also from text. Raises ValueError for any other; it may refuse what pydantic takes."""
 
 
 class Whole:

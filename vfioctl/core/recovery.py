@@ -63,12 +63,8 @@ class Recovery:
             changes = self._changes(entry, result)
         except VfioctlError as error:
             return Repair(entry=entry, result=Result.DONE if forward else Result.BACK, refused=error.message)
-        return Repair(
-            entry=entry,
-            result=result,
-            changes=changes,
-            steps=tuple(owned.step for owned in self._registry.steps(changes)),
-        )
+        steps = tuple(owned.step for owned in self._registry.steps(changes))
+        return Repair(entry=entry, result=result, changes=changes, steps=steps)
 
     def _rebooted(self, entry: JournalEntry) -> bool:
         return entry.boot_id != self._rollback.boot_id
@@ -108,17 +104,11 @@ class Recovery:
             self._rollback.note(entry.id, JournalState.STUCK, why)
             self._rollback.mark_wedged(error)
             raise stuck(f"the change of {plan.listed} could not be finished: {error.message}", error) from error
-        self._journal.end(
-            entry,
-            _STATES[result],
-            boot_id=self._rollback.boot_id,
-            now=now(),
-            why="; ".join(filter(None, (entry.why, *left, *kept))),
-            plan=plan,
-        )
+        why, boot_id = "; ".join(filter(None, (entry.why, *left, *kept))), self._rollback.boot_id
+        self._journal.end(entry.id, _STATES[result], boot_id=boot_id, now=now(), why=why, plan=plan)
         if result != Result.REBOOTED:
             self._rollback.mark_dead(plan)
-        self._journal.unmark(plan.subjects, boot_id=self._rollback.boot_id)
+        self._journal.unmark(plan.subjects, boot_id=boot_id)
         outcome = outcome_of(self._kernel, self._registry, plan, result, began)
         return outcome.model_copy(update={"notes": tuple(kept)}) if kept else outcome
 

@@ -105,10 +105,8 @@ class Rollback:
     def mark_wedged(self, error: VfioctlError) -> None:
         address, ticket = error.facts.get("address"), error.facts.get("ticket")
         if isinstance(error, Stuck) and address and ticket:
-            wedged = Mark(
-                address=str(address), kind=MarkKind.WEDGED, since=now(), why=error.message, ticket=str(ticket)
-            )
-            self._mark([wedged])
+            why = error.message
+            self._mark([Mark(address=str(address), kind=MarkKind.WEDGED, since=now(), why=why, ticket=str(ticket))])
 
     def _mark(self, marks: Iterable[Mark]) -> None:
         with suppress(StoreDamaged):
@@ -125,13 +123,10 @@ class Rollback:
         self, plan: Plan, *, rebooted: bool = False, spare: Collection[Key] = NONE, written: frozenset[Key] = NONE
     ) -> tuple[Change, ...]:
         """Return the changes that restore the state before the plan."""
-        mine = [
-            change
-            for change in plan.changes
-            if change.key not in spare and (not rebooted or self._registry.resource(change).survives_reboot)
-        ]
+        resource = self._registry.resource
+        mine = [c for c in plan.changes if c.key not in spare and (not rebooted or resource(c).survives_reboot)]
         values = self._found(mine, written)
-        return self._with_needs(_each(self._registry.resource(change).restore(change, values) for change in mine))
+        return self._with_needs(_each(resource(change).restore(change, values) for change in mine))
 
     def left_alone(self, plan: Plan, known: Collection[Key]) -> list[str]:
         """Return messages about resources that do not have their values from before, and stay: they are another's now.
@@ -159,11 +154,11 @@ class Rollback:
         return (*first.values(), *(change for change in goals if change.key not in first))
 
     def carry_out(self, changes: Sequence[Change], plan: Plan, progress: Progress | None) -> list[str]:
-        """Make and verify these changes of the plan; return messages about optional ones (`may_fail`) that failed."""
+        """Make and verify these changes, without interrupts; return messages about optional ones that failed."""
         context = self.context(plan)
         steps = self._registry.steps(changes)
         executor = Executor(self._registry, context)
-        left = executor.run(steps, progress, check_interrupt=_never)
+        left = executor.run(steps, progress, check_interrupt=lambda: None)
         return [*executor.unreleased, *left, *verify_changes(self._registry, context, changes).left]
 
 
@@ -190,7 +185,3 @@ def now() -> str:
 
 def _each(changes: Iterable[Change | None]) -> Iterator[Change]:
     return (change for change in changes if change is not None)
-
-
-def _never() -> None:
-    """A rollback cannot be interrupted."""

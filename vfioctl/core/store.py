@@ -264,13 +264,10 @@ def _explained(file: Path) -> Iterator[None]:
         ) from None
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # SQLite quotes damaged names as they are
         is_other = isinstance(error, _OtherFile) or _is_no_database(file, error)
-        move = f"set it aside with {aside(file, 'damaged')}; {_UNKNOWN}"
-        raise StoreDamaged(
-            f"the ledger {file} is damaged: {error}",
-            hint="it is not a ledger of vfioctl: name another --ledger, or find out what wrote it"
-            if is_other
-            else move,
-        ) from None
+        hint = f"set it aside with {aside(file, 'damaged')}; {_UNKNOWN}"
+        if is_other:
+            hint = "it is not a ledger of vfioctl: name another --ledger, or find out what wrote it"
+        raise StoreDamaged(f"the ledger {file} is damaged: {error}", hint=hint) from None
     except Untrusted as error:
         raise StoreDamaged(f"the ledger {file} is refused: {error.strerror}", hint=KEEP_TO_ROOT) from None
     except OSError as error:

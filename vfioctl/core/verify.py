@@ -57,20 +57,16 @@ def refuse_stale(registry: Registry, plan: Plan, kernel: Kernel) -> None:
     values = read_changes(kernel, registry, fixed)
     changed = [change.subject for change in fixed if values[change.key] != change.before]
     now = read_facts(kernel, registry, plan.facts)
-    broken = [
-        fact for fact in plan.facts if not registry.source(fact.kind).holds(fact, now.get((fact.kind, fact.subject)))
-    ]
-    changed += [fact.subject for fact in broken]
+    pairs = [(fact, now.get((fact.kind, fact.subject))) for fact in plan.facts]
+    broken = [(fact, found) for fact, found in pairs if not registry.source(fact.kind).holds(fact, found)]
+    changed += [fact.subject for fact, _ in broken]
     if changed:
         raise StalePlan(
             f"{', '.join(dict.fromkeys(changed))} changed after the plan was made",
             hint="make a new plan",
             facts={
-                "expected": [fact.model_dump() for fact in broken],
-                "found": [
-                    now[fact.kind, fact.subject].model_dump() if (fact.kind, fact.subject) in now else None
-                    for fact in broken
-                ],
+                "expected": [fact.model_dump() for fact, _ in broken],
+                "found": [found and found.model_dump() for _, found in broken],
             },
         )
 
