@@ -30,8 +30,6 @@ _REMEMBER = """
         AND NOT EXISTS (SELECT 1 FROM journal WHERE id = previous.journal AND made_for = ?7 AND ?7 != '')
     )
 """
-_Record = tuple[str, str, str | None, str | None]
-_NOT_SETTINGS = ("binding", "module")
 
 
 class PreviousBindings:
@@ -75,7 +73,8 @@ def recorded_bindings(
     store: Store, identities: Mapping[PciAddress, str], *, boot_id: str
 ) -> Mapping[PciAddress, Binding]:
     """Return the devices' bindings recorded in this boot, but not if another device has the address now."""
-    rows: list[_Record] = store.read(lambda db: db.execute(_RECORDS, (boot_id,)).fetchall(), [])
+    rows: list[tuple[str, str, str | None, str | None]]
+    rows = store.read(lambda db: db.execute(_RECORDS, (boot_id,)).fetchall(), [])
     return {
         PciAddress(address): Binding(driver, override)
         for address, identity, driver, override in rows
@@ -91,7 +90,7 @@ def recorded_settings(store: Store, registry: Registry, *, boot_id: str) -> tupl
             change
             for number, address, text in db.execute(_SETTINGS, (boot_id,)).fetchall()
             for change in plan_in(registry, number, text).changes
-            if change.subject == address and change.kind not in _NOT_SETTINGS
+            if change.subject == address and change.kind not in ("binding", "module")
         )
 
     return store.read(ask, ())

@@ -67,7 +67,8 @@ def parse_rom(data: bytes, function: Function) -> Rom:
     """Parse the bytes of a ROM and check them for this function. Never raises."""
     import hashlib
 
-    start = _first_image(data)
+    # NVIDIA's tools put their own header (NVGI) before the first image
+    start = next((at for at in range(0, len(data), BLOCK) if _structure(data, at) is not None), None)
     images = tuple(_images(data, start)) if start is not None else ()
     faults = [fault for image in images for fault in _image_faults(image, data, function)]
     if not images:
@@ -84,11 +85,6 @@ def parse_rom(data: bytes, function: Function) -> Rom:
 
 
 # -- finding the images --------------------------------------------------------------------------------
-
-
-def _first_image(data: bytes) -> int | None:
-    """Return the offset of the first image: NVIDIA's tools put their own header (NVGI) before it."""
-    return next((at for at in range(0, len(data), BLOCK) if _structure(data, at) is not None), None)
 
 
 def _structure(data: bytes, at: int) -> int | None:

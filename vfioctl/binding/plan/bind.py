@@ -87,14 +87,11 @@ def plan_unbind(
         *(f"{address} has no record here: the kernel chooses its driver" for address in chosen),
         *_notes(inventory, scope, goals),
     ]
-    settings = tuple(s for s in settings if s.subject in goals and _can_return(s, goals))
+    # NVML needs the GPU on the nvidia driver
+    native = {a for a, goal in goals.items() if goal.driver in ("nvidia", KERNEL_CHOICE)}
+    settings = tuple(s for s in settings if s.subject in (native if s.kind == "persistence" else goals))
     answers = CheckRequest(kind=ANSWERS, subjects=tuple(goals))
     return refuse_held(inventory, _draft(inventory, intent, scope, goals, notes, settings, answers), circumstances)
-
-
-def _can_return(setting: Change, goals: Bindings) -> bool:
-    """Return whether the setting can be restored: NVML needs the GPU on the nvidia driver."""
-    return setting.kind != "persistence" or goals[PciAddress(setting.subject)].driver in ("nvidia", KERNEL_CHOICE)
 
 
 # -- goals -------------------------------------------------------------------------------------------

@@ -49,13 +49,12 @@ def to_release(
         setting = _SETTINGS.get(reading.kind)
         concerned = moving | awake if setting and setting.after_each_bind else moving
         if setting and reading.address in concerned and setting.is_to_release(reading.value):
-            before = setting.recorded(reading.value)
             settings.append(
                 Change(
                     kind=reading.kind,
                     name=reading.name,
                     subject=reading.address,
-                    before=before,
+                    before=setting.recorded(reading.value),
                     after=setting.released,
                     may_fail=setting.optional_if_unknown and reading.value is None,
                 )
@@ -93,12 +92,9 @@ def warnings(going: Iterable[Function], changes: Iterable[Change], circumstances
         if any(c.before == UNKNOWN and c.subject == function.address for c in changes):
             why = f" ({reason})" if (reason := function.unknown.get("nvml")) else ""
             yield f"the persistence mode of {function.address} is unknown{why}: unbind does not put it back"
-        asleep = function.power_state == "D3cold"
-        if asleep and circumstances.idle_devices_sleep is not False:
-            yield (
-                f"{function.address} is in D3cold now; vfio-pci would let it sleep again (disable_idle_d3=N), so "
-                "power/control is set to on"
-            )
+        if function.power_state == "D3cold" and circumstances.idle_devices_sleep is not False:
+            again = "vfio-pci would let it sleep again (disable_idle_d3=N), so power/control is set to on"
+            yield f"{function.address} is in D3cold now; {again}"
 
 
 def idle_services(stop_services: Iterable[str], changes: Iterable[Change]) -> Iterator[str]:

@@ -35,11 +35,8 @@ def read_settings(
     readings += _persistence(functions)
     readings += (r for function in functions if function.boot_vga for r in _firmware(kernel, function.address))
     states = kernel.unit_states(sorted({unit for unit, _ in units}))
-    readings += (
-        Reading(kind="service", name=unit, address=address, value=activity(states[unit]))
-        for unit, address in units
-        if unit in states
-    )
+    named = ((unit, address) for unit, address in units if unit in states)
+    readings += (Reading(kind="service", name=u, address=a, value=activity(states[u])) for u, a in named)
     return tuple({reading.key: reading for reading in readings}.values())
 
 

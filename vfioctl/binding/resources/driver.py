@@ -120,8 +120,8 @@ class DriverBinding(FileResource):
         if before.settled(after):
             return
         override = before.driver_override
-        if before.moves(after):
-            override = _aim(after)
+        if before.moves(after):  # until the device is probed, the override names its driver
+            override = after.driver_override if after.driver in (None, KERNEL_CHOICE) else after.driver
             yield from _overrides(change, before.driver_override, after, override, Phase.AIM)
             yield from _moving(change, before, after)
         yield from _overrides(change, override, after, after.driver_override, Phase.CLEAR)
@@ -146,7 +146,8 @@ class DriverBinding(FileResource):
         return [module_change(name, change.subject) for name in names]
 
     def describe(self, change: Change) -> Description:
-        return Description(change.name, _words(change.before), _words(change.after))
+        before, after = (text.replace(KERNEL_CHOICE, "the kernel's choice") for text in (change.before, change.after))
+        return Description(change.name, before, after)
 
 
 def binding_change(address: str, before: Binding, after: Binding) -> Change:
@@ -158,23 +159,11 @@ def _moving(change: Change, before: Binding, after: Binding) -> Iterator[Step]:
     address = change.subject
     if before.driver:
         yield Step(phase=Phase.CHECK, action="unheld", target=address, why="a device in use is not taken")
-        yield Step(
-            phase=Phase.UNBIND,
-            target=f"{PCI_DRIVERS}/{before.driver}/unbind",
-            value=address,
-            why=f"{before.driver} releases it",
-            subject=address,
-        )
+        file, why = f"{PCI_DRIVERS}/{before.driver}/unbind", f"{before.driver} releases it"
+        yield Step(phase=Phase.UNBIND, target=file, value=address, why=why, subject=address)
     if after.driver:
         whom = "the kernel chooses a driver" if after.driver == KERNEL_CHOICE else f"{after.driver} takes it"
         yield Step(phase=Phase.PROBE, target=DRIVERS_PROBE, value=address, why=whom, subject=address)
-
-
-def _aim(wanted: Binding) -> str | None:
-    """Return the driver that the override names until the device is probed."""
-    if wanted.driver in (None, KERNEL_CHOICE):
-        return wanted.driver_override
-    return wanted.driver
 
 
 def _overrides(change: Change, now: str | None, after: Binding, name: str | None, phase: Phase) -> Iterator[Step]:
@@ -201,7 +190,3 @@ def _current(change: Change, found: Found) -> str:
     if now is None:
         raise Stuck(f"{change.name} has gone from the PCI bus", hint="rescan the bus, then recover")
     return now
-
-
-def _words(text: str) -> str:
-    return text.replace(KERNEL_CHOICE, "the kernel's choice")

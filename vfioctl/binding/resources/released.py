@@ -98,14 +98,10 @@ class Power(ReleasedFile):
         now = found.of(change)
         if now is None:
             return None
-        may_fail = not (change.before == self.released and _goes_back_to_vfio(change, found))
+        binding = found.changes.get((BINDING, change.subject))
+        stays_on_vfio = binding is not None and Binding.parse(binding.before).on_vfio  # where it must stay awake
+        may_fail = not (change.before == self.released and stays_on_vfio)
         return change.to(change.before, found=now, may_fail=may_fail)
-
-
-def _goes_back_to_vfio(change: Change, found: Found) -> bool:
-    """Return whether rollback returns the device to VFIO, where it must stay awake."""
-    binding = found.changes.get((BINDING, change.subject))
-    return binding is not None and Binding.parse(binding.before).on_vfio
 
 
 class Framebuffer(ReleasedFile):

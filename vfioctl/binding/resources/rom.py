@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from vfioctl.core.change import Change, Phase, Step
+from vfioctl.core.change import Change, Step
 from vfioctl.core.resource import FileResource, Found
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.protocol import Reader
@@ -29,14 +29,8 @@ class RomSwitch(FileResource):
 
     def steps(self, change: Change) -> Iterator[Step]:
         if change.during is not None:
-            yield Step(
-                phase=Phase.SET,
-                action="read rom",
-                target=change.name,
-                value="1",
-                why="the ROM is switched on, read, and switched off",
-                subject=change.subject,
-            )
+            step = self.write(change, "1", why="the ROM is switched on, read, and switched off")
+            yield step.model_copy(update={"action": "read rom"})
         elif change.before != change.after:
             yield self.write(change, _OFF_AGAIN, why="off again")
 
