@@ -46,8 +46,6 @@ class Host:
     def __init__(self, session: Session) -> None:
         self.session = session
 
-    # -- which host --------------------------------------------------------------------------------
-
     @classmethod
     def live(cls, ledger: Path | None = None) -> Host:
         """Return the host that is this machine."""
@@ -67,8 +65,6 @@ class Host:
     def simulated(cls, name: str, ledger: Path | None = None, *, faults: Sequence[Fault] = ()) -> Host:
         """Return a simulated host, which accepts changes, from a host file or a bundled name. Raises BadDocument."""
         return cls(sources.simulated(Session, name, ledger, faults=faults))
-
-    # -- subsystems --------------------------------------------------------------------------------
 
     @cached_property
     def devices(self) -> InventoryApi:
@@ -118,8 +114,6 @@ class Host:
         from vfioctl.domain.api import DomainApi
 
         return DomainApi(self.session)
-
-    # -- looking -----------------------------------------------------------------------------------
 
     def inventory(self) -> Inventory:
         """Return the host's devices as they are now, with their wedged and dead marks."""
@@ -198,8 +192,6 @@ class Host:
     def unfinished(self) -> tuple[JournalEntry, ...]:
         """Return the interrupted changes, the newest first."""
         return self.session.unfinished()
-
-    # -- changing ----------------------------------------------------------------------------------
 
     def read_plan(self, text: str | bytes) -> Plan:
         """Read a plan from JSON. Raises BadDocument."""

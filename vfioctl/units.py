@@ -27,9 +27,6 @@ _POWERS = {letter: power for power, letter in enumerate("kmgtpe", 1)}
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-# -- sizes -----------------------------------------------------------------------------------------
-
-
 def unit_bytes(unit: str) -> int | None:
     """Return the bytes in KiB, K (1024), KB (1000), ... in any case; else None. Source: libvirt's virScaleInteger."""
     letters = unit.lower()
@@ -66,9 +63,6 @@ def exact_size(count: int) -> str:
     return f"{count // 1024**power} {_BINARY[power]}"
 
 
-# -- durations --------------------------------------------------------------------------------------
-
-
 def parse_duration(text: str) -> float:
     """Return the seconds in `90s`, `1h30m`, `1d` or `1w`: numbers with units, the largest first, each unit once.
 
@@ -82,9 +76,6 @@ def parse_duration(text: str) -> float:
     if seconds > _LONGEST:
         raise BadSpec(f"a duration of at most 5200w is needed: {text[:40]!r}", hint="shorten it")
     return seconds
-
-
-# -- CPUs ------------------------------------------------------------------------------------------
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
@@ -144,9 +135,6 @@ def _cpu_list_input(value: object) -> object:
         return parse_cpu_list(value) if isinstance(value, str) else value
     except BadSpec as error:
         raise ValueError(error.message) from None
-
-
-# -- UUIDs -----------------------------------------------------------------------------------------
 
 
 class Uuid(str):

@@ -121,9 +121,6 @@ def _decoded(text: str | bytes, most: int) -> str:
         raise ValueError("not UTF-8") from None
 
 
-# -- JSON ------------------------------------------------------------------------------------------
-
-
 def _check_json(text: str) -> None:
     depth = 0
     for number, match in enumerate(_JSON_TOKEN.finditer(text)):
@@ -150,9 +147,6 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_number(text: str) -> None:
     raise ValueError(f"{text} is not a number of JSON")
-
-
-# -- TOML ------------------------------------------------------------------------------------------
 
 
 def _check_toml(text: str) -> None:
@@ -184,9 +178,6 @@ def statements_of_toml(text: str) -> Iterator[tuple[int, str]]:
             line += text.count("\n", begin, match.end())
             begin = match.end()
     yield line, text[begin:]
-
-
-# -- YAML ------------------------------------------------------------------------------------------
 
 
 @cache

@@ -32,8 +32,6 @@ class BindingApi:
         self._session, self._kernel = session, session.kernel
         self._devices = InventoryApi(session)
 
-    # -- plans -------------------------------------------------------------------------------------
-
     def plan_bind(  # noqa: PLR0913 - one for each thing that can be asked for
         self,
         devices: Sequence[str],
@@ -143,8 +141,6 @@ class BindingApi:
             raise
         return self._session.plan(draft)
 
-    # -- planning inputs -----------------------------------------------------------------------
-
     def _bind(self, inventory: Inventory, intent: BindIntent, processes: Processes) -> Draft:
         from vfioctl.binding.model.conditions import Circumstances
         from vfioctl.binding.plan.bind import plan_bind
@@ -215,8 +211,6 @@ class BindingApi:
             refuse_marked(inventory.by_address[address])  # before any read that may block too
         functions = [inventory.by_address[address] for address in (*scope.own, *scope.foreign)]
         return functions, self._devices.holders_of([f for f in functions if f.driver], inventory, processes)
-
-    # -- ROMs ----------------------------------------------------------------------------------------
 
     def rom(self, device: str, *, progress: Progress | None = None) -> tuple[bytes, Rom]:
         """Read one function's expansion ROM; return its bytes and contents. Journaled, because it enables the ROM.

@@ -50,7 +50,6 @@ class Place(NamedTuple):
     """The first line of the command's own help; a test compares them."""
 
 
-# -- parameters ----------------------------------------------------------------------------------
 # typer validates every value with pydantic, even a missing one. A listing does without pydantic, whose import takes
 # longer than reading a small host: plain text, the names of an enumeration and missing values skip the validation.
 
@@ -114,9 +113,6 @@ def _suited(parameters: list[Any]) -> list[Any]:
         elif type(parameter) is TyperArgument:
             parameter.__class__ = _Argument
     return parameters
-
-
-# -- commands ------------------------------------------------------------------------------------
 
 
 class Command(TyperCommand):
@@ -204,8 +200,6 @@ def group_app(name: str) -> App:
     """Return a command with subcommands that shows its help if none is given."""
     return App(name=name, cls=Group, no_args_is_help=True, add_completion=False, rich_markup_mode="rich")
 
-
-# -- vfioctl itself ------------------------------------------------------------------------------
 
 app = typer.Typer(
     cls=LazyGroup,

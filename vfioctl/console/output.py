@@ -216,9 +216,6 @@ def _drawn(renderable: RenderableType, stream: TextIO, within: int | None = None
     return text if screen.is_terminal else "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
 
-# -- files ---------------------------------------------------------------------------------------
-
-
 def refuse_to_replace(path: Path, *, force: bool, otherwise: str) -> None:
     """Raise BadSpec if `path` is no regular file, or exists and `force` is false. `otherwise`: a hint."""
     if path.exists() and not path.is_file():

@@ -91,9 +91,6 @@ def repair_page(repair: Repair, registry: Registry) -> RenderableType:
     )
 
 
-# -- parts of a plan -----------------------------------------------------------------------------
-
-
 def clock(time: str) -> str:
     """Return an ISO 8601 time to the second, with a space instead of the T."""
     return plain(time[:19].replace("T", " "))
@@ -141,9 +138,6 @@ def _verified(plan: Plan, registry: Registry, *, changes: bool) -> Iterator[Text
         yield from (Text(plain(line)) for line in registry.check(request.kind).describe(plan, request.subjects))
     if changes:
         yield Text("otherwise everything is rolled back")
-
-
-# -- what changes --------------------------------------------------------------------------------
 
 
 def change_rows(changes: Iterable[Change], registry: Registry) -> list[RenderableType]:
@@ -222,9 +216,6 @@ def _hanging(row: _Row, line: Text, width: int) -> Iterator[Text]:
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[Text]:
     columns = (Column(""),) * (len(rows[0]) if rows else 0)
     return Layout(columns, rows, _WIDE).flowing(rows) if rows else iter(())
-
-
-# -- what came of it -----------------------------------------------------------------------------
 
 
 def _found(outcome: Outcome, registry: Registry) -> Iterator[RenderableType]:

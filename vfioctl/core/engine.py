@@ -109,8 +109,6 @@ class Engine:
         with self._kernel.exclusive(self._journal.store.lock_file, wait=self._lock_wait), deferred():
             return self._recovery.finish_all(forward=forward, progress=progress, of_this_boot=of_this_boot)
 
-    # -- one plan ----------------------------------------------------------------------------------
-
     def _carry_out(self, entry: int, plan: Plan, context: Context, progress: Progress | None) -> Outcome:
         executor = Executor(self._registry, context)
         try:

@@ -128,9 +128,6 @@ class Strict:
         return cast("CoreSchema", schema)
 
 
-# -- reading -----------------------------------------------------------------------------------------
-
-
 def read_document(kind: type[T], content: object) -> T:
     """Return a dataclass from the content of a document. Raises pydantic's ValidationError, see `first_problem`."""
     unchecked: Any = kind  # mypy takes no type for hashable

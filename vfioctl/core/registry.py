@@ -174,8 +174,6 @@ class Registry:
         """Return the name of the subsystem that defines the intent's verb."""
         return next(name for name, parts in self.parts.items() if type(intent) in parts.intents)
 
-    # -- steps -------------------------------------------------------------------------------------
-
     def steps(self, changes: Iterable[Change]) -> tuple[Owned, ...]:
         """Return the steps of the changes, sorted by phase, then by the table of resources, then by change."""
         steps = [
@@ -203,8 +201,6 @@ class Registry:
         if not self.action(step).merges:
             return ()
         return step.phase, step.action, step.value, step.why, step.may_fail
-
-    # -- plans -------------------------------------------------------------------------------------
 
     def plan(self, draft: Draft) -> Plan:
         """Return the plan of a draft: its steps and its id are added."""

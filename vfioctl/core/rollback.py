@@ -112,8 +112,6 @@ class Rollback:
         with suppress(StoreDamaged):
             self._journal.mark(marks, boot_id=self.boot_id)
 
-    # -- planning --------------------------------------------------------------------------------------
-
     def finishing(self, plan: Plan) -> tuple[Change, ...]:
         """Return the changes that complete the plan."""
         values = self._found(plan.changes)

@@ -133,8 +133,6 @@ class Store:
         with self.transaction():
             pass  # that stores the machine-id
 
-    # -- the schema --------------------------------------------------------------------------------
-
     def _prepare(self, connection: sqlite3.Connection) -> None:
         _log_ahead(connection)
         connection.execute("PRAGMA synchronous = FULL")

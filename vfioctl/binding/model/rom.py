@@ -84,9 +84,6 @@ def parse_rom(data: bytes, function: Function) -> Rom:
     )
 
 
-# -- finding the images --------------------------------------------------------------------------------
-
-
 def _structure(data: bytes, at: int) -> int | None:
     """Return the offset of the PCIR structure of the image at `at`; None if there is no image."""
     if data[at : at + 2] != _SIGNATURE or at + 0x1A > len(data):
@@ -146,9 +143,6 @@ def _adds_up(image: bytes) -> bool:
 
 def _word(data: bytes, at: int) -> int:
     return int.from_bytes(data[at : at + 2], "little")
-
-
-# -- judging them --------------------------------------------------------------------------------------
 
 
 def _image_faults(image: Image, data: bytes, function: Function) -> Iterator[str]:

@@ -94,9 +94,6 @@ def plan_unbind(
     return refuse_held(inventory, _draft(inventory, intent, scope, goals, notes, settings, answers), circumstances)
 
 
-# -- goals -------------------------------------------------------------------------------------------
-
-
 def _vfio_goal(function: Function, intent: BindIntent, registered: Iterable[str]) -> Binding:
     own = intent.driver if function.address in intent.devices else None
     now = binding_of(function)
@@ -143,9 +140,6 @@ def _return_goal(address: PciAddress, intent: UnbindIntent, records: Bindings, r
         name, spellings = _spelled(intent.driver, registered)
         return Binding(name, None, spellings)
     return records.get(address) or Binding(KERNEL_CHOICE, None)
-
-
-# -- the document ------------------------------------------------------------------------------------
 
 
 def _notes(inventory: Inventory, scope: Scope, moving: Iterable[PciAddress]) -> Iterable[str]:

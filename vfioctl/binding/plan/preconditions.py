@@ -17,8 +17,6 @@ from vfioctl.inventory.model.preconditions import holding, refuse, refuse_marked
 from vfioctl.inventory.model.scope import Scope, in_order, named
 from vfioctl.inventory.model.values import PciAddress
 
-# -- the devices ---------------------------------------------------------------------------------------
-
 
 def refuse_bind(inventory: Inventory, intent: BindIntent, scope: Scope, moving: Sequence[Function]) -> None:
     """Raise BadSpec, NoIommu, DeviceInUse, DeviceDead or GroupNotViable if a guest could not own the devices."""
@@ -102,9 +100,6 @@ def refuse_dark_console(functions: Iterable[Function]) -> None:
             raise DeviceInUse(f"{named(function)} is the boot display and in use", hint="leave it with its driver")
 
 
-# -- the driver that --driver or --to names --------------------------------------------------------------
-
-
 def check_driver_name(name: str | None) -> None:
     """Raise BadSpec if it can be no driver's name."""
     if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", name, re.ASCII):
@@ -134,9 +129,6 @@ def refuse_unable(inventory: Inventory, intent: UnbindIntent, records: Bindings,
 
 def _is_among(driver: str, names: Iterable[str | None]) -> bool:
     return any(same_driver(driver, name) for name in names)
-
-
-# -- holders -------------------------------------------------------------------------------------------
 
 
 def refuse_held(

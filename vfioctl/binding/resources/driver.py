@@ -113,8 +113,6 @@ class DriverBinding(FileResource):
             driver = None
         return Binding(driver, None if override in _NO_OVERRIDE else override).text
 
-    # -- steps -------------------------------------------------------------------------------------
-
     def steps(self, change: Change) -> Iterator[Step]:
         before, after = Binding.parse(change.before), Binding.parse(change.after)
         if before.settled(after):
