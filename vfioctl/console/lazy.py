@@ -8,11 +8,11 @@ from __future__ import annotations
 import errno as errnos
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from enum import EnumType
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, cast
+from typing import Annotated, Any, NamedTuple, TypeVar, cast
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
@@ -25,10 +25,7 @@ from vfioctl.console.output import OutputLost, ReaderGone, abandon_stdout, tell_
 from vfioctl.console.words import completes, completion_text
 from vfioctl.errors import RequestError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-F = TypeVar("F", bound="Callable[..., Any]")
+F = TypeVar("F", bound=Callable[..., Any])
 _IN_PLAIN_WORDS = (
     ("Input should be a valid integer, unable to parse string as an integer", "it is not a whole number"),
     ("Input should be greater than or equal to", "it must be at least"),

@@ -6,17 +6,14 @@ or truncated plan file is detected.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
 from vfioctl.core.frozen import value_class
 from vfioctl.core.value import Value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 VERSION = 2
 """Version of the plan document. vfioctl 0.1 wrote version 1."""

@@ -9,17 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
-from vfioctl.core.action import ReplaceFile
+from vfioctl.core.action import Context, ReplaceFile
 from vfioctl.core.change import Change, Key, Phase, Step
 from vfioctl.core.frozen import value_class
-from vfioctl.errors import KernelRefused
-
-if TYPE_CHECKING:
-    from vfioctl.core.action import Context
-    from vfioctl.errors import VfioctlError
-    from vfioctl.kernel.protocol import Kernel, Reader
+from vfioctl.errors import KernelRefused, VfioctlError
+from vfioctl.kernel.protocol import Kernel, Reader
 
 
 @value_class

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import TYPE_CHECKING
 
 from vfioctl.core.frozen import value_class
 from vfioctl.inventory.model.holders import Holders
 from vfioctl.inventory.model.values import PciAddress
-
-if TYPE_CHECKING:
-    from vfioctl.core.change import Key
 
 GPU_SERVICES = (
     "nvidia-persistenced.service",
@@ -35,7 +31,7 @@ class Reading:
     value: str | None
 
     @property
-    def key(self) -> Key:
+    def key(self) -> tuple[str, str]:
         return self.kind, self.name
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from vfioctl.binding.model.binding import KERNEL_CHOICE, Binding, same_driver
 from vfioctl.core.change import Change, Phase, Step
@@ -18,10 +18,7 @@ from vfioctl.errors import KernelRefused, Stuck
 from vfioctl.inventory.api import drivers_of
 from vfioctl.inventory.model.functions import is_vfio_driver
 from vfioctl.kernel.lenient import names_in
-from vfioctl.kernel.protocol import DRIVERS_PROBE, PCI_ADDRESS, PCI_DEVICES, PCI_DRIVERS, Reader
-
-if TYPE_CHECKING:
-    from vfioctl.kernel.protocol import Kernel
+from vfioctl.kernel.protocol import DRIVERS_PROBE, PCI_ADDRESS, PCI_DEVICES, PCI_DRIVERS, Kernel, Reader
 
 MODULE, LOADED = "module", "loaded"
 BINDING = "binding"

@@ -125,14 +125,9 @@ class Framebuffer(ReleasedFile):
         return driver if bound else ""
 
     def write(self, change: Change, value: str, *, phase: Phase | None = None, why: str = "") -> Step:
-        return Step(
-            phase=phase or self.phase,
-            target=f"{PLATFORM_DRIVERS}/{value or change.before}/{'bind' if value else 'unbind'}",
-            value=change.name,
-            why=why or self.why,
-            subject=change.subject,
-            may_fail=change.may_fail,
-        )
+        step = super().write(change, change.name, phase=phase, why=why)
+        file = f"{PLATFORM_DRIVERS}/{value or change.before}/{'bind' if value else 'unbind'}"
+        return step.model_copy(update={"target": file})
 
 
 class UnbindLock(ReleasedFile):
