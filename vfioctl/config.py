@@ -143,7 +143,6 @@ def _names(header: object) -> tuple[str, ...]:
 
 
 def _depth(value: object, keys: Sequence[str | int]) -> int:
-    """How many of the keys lead into a value."""
     if keys and isinstance(value, dict) and keys[0] in value:
         return 1 + _depth(value[keys[0]], keys[1:])
     if keys and isinstance(value, list) and isinstance(keys[0], int) and keys[0] < len(value):
@@ -172,7 +171,6 @@ def wrong_in(file: ConfigFile) -> Iterator[BadSpec]:
 
 
 def _seconds(duration: object) -> float:
-    """Return the seconds of a duration; 0 if it is none."""
     try:
         return parse_duration(duration) if isinstance(duration, str) else 0
     except BadSpec:

@@ -61,7 +61,6 @@ class Answers(Check):
         return {address: text for address, text in evidence.items() if text}
 
     def _evidence(self, context: Context, address: str) -> str:
-        """Return what shows that a function is dead; empty for one that is not."""
         try:
             is_dead = set(context.kernel.config(address)) == {0xFF}  # all bytes: the ids of a live VF read as ones
         except KernelRefused:

@@ -62,7 +62,6 @@ def apply(
 
 
 def _carry_out_all(host: Host, plans: "Sequence[Plan]", *, yes: bool, as_json: bool) -> None:
-    """Run the plans one after another, as `carry_out` runs one."""
     session = host.session
     if not yes:
         confirm_all(session, lambda: [plan for plan in map(host.replan, plans) if not plan.nothing_to_do])

@@ -71,7 +71,6 @@ def reboot(
 
 
 def _about(file: Path) -> str:
-    """Return the origin of a host file: its second line up to a semicolon."""
     with file.open(encoding="utf-8") as text:
         text.readline()
         return text.readline().lstrip("# ").partition(";")[0].strip()

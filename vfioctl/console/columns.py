@@ -148,7 +148,6 @@ def fact_grid(facts: Iterable[tuple[str, Cell | None]], *, style: str = "", leas
 
 
 def _grid(*, gap: int = len(_GAP)) -> Table:
-    """Return a list of two columns; the second wraps and is never truncated."""
     grid = Table.grid(padding=(0, gap, 0, 0))
     grid.add_column()
     grid.add_column(overflow="fold")
@@ -156,7 +155,6 @@ def _grid(*, gap: int = len(_GAP)) -> Table:
 
 
 def _widest(column: Column, cells: Sequence[Cell]) -> int:
-    """Return the width of the widest cell; 0 for an optional column without any text."""
     widest = max((_length(cell) for cell in cells), default=0)
     return max(widest, len(column.title)) if widest or not column.optional else 0
 

@@ -63,8 +63,6 @@ def _writer(kind: type) -> _Writer:
 
 
 class _Writers(dict[type, _Writer]):
-    """What writes the values of a class, by the class."""
-
     def __missing__(self, kind: type) -> _Writer:
         self[kind] = made = _writer(kind)
         return made

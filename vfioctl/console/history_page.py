@@ -88,6 +88,5 @@ def _who(caller: Caller) -> str:
 
 
 def _why(entry: JournalEntry) -> Iterator[RenderableType]:
-    """Yield the reason of a failed change below its row, never truncated."""
     if entry.why:
         yield Padding.indent(Text(plain(entry.why)), _INDENT)

@@ -29,8 +29,6 @@ class LogLevel(StrEnum):
 
 
 def _stored(store: Callable[[Choice, str, Any], None]) -> Callable[[typer.Context, typer.CallbackParam, Any], Any]:
-    """Return a callback that stores an option of the command line in the choice, by its name and value."""
-
     def callback(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
         source = ctx.get_parameter_source(param.name)
         if value not in (None, False) and source is not None and source.name == "COMMANDLINE":

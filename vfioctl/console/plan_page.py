@@ -147,8 +147,6 @@ def change_rows(changes: Iterable[Change], registry: Registry) -> list[Renderabl
 
 
 class _Row(NamedTuple):
-    """A described change and the device that it belongs to."""
-
     subject: str
     kind: str
     name: str

@@ -162,7 +162,6 @@ class Engine:
         return noting
 
     def _explained(self, executor: Executor, error: BaseException) -> VfioctlError | None:
-        """Return the error that explains a refused step; None if the kernel's error is clear enough."""
         if not isinstance(error, KernelRefused) or executor.refused is None:
             return None
         change = executor.refused.change

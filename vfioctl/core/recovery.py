@@ -70,7 +70,6 @@ class Recovery:
         return entry.boot_id != self._rollback.boot_id
 
     def _result(self, entry: JournalEntry, *, forward: bool) -> Result:
-        """Return how the change would end."""
         if self._rebooted(entry):
             return Result.REBOOTED
         if is_done(self._registry, self._rollback.context(entry.plan), entry.plan):
@@ -78,7 +77,6 @@ class Recovery:
         return Result.DONE if forward else Result.BACK
 
     def _changes(self, entry: JournalEntry, result: Result) -> tuple[Change, ...]:
-        """Return the changes that lead to this end."""
         if result == Result.COMPLETE:
             return ()
         if result == Result.DONE:

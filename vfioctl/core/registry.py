@@ -267,7 +267,6 @@ def _version(text: str | bytes) -> int | None:
 
 
 def _document(text: str | bytes) -> Mapping[str, object]:
-    """Return the JSON object in the text; an empty one if there is none."""
     try:
         document = parse_json(text)
     except ValueError:

@@ -97,7 +97,6 @@ def verify_changes(registry: Registry, context: Context, changes: Iterable[Chang
 
 
 def _error(registry: Registry, wrong: Sequence[Change], found: Mapping[Key, str | None]) -> VerifyError:
-    """Return the error for resources that do not have their wanted values."""
     hints = dict.fromkeys(registry.resource(change).hint for change in wrong)
     return VerifyError(
         "; ".join(_mismatch(registry, change, found[change.key]) for change in wrong),

@@ -87,7 +87,6 @@ def _file(output: str | None, *, force: bool, as_json: bool) -> Path | None:
 
 
 def _verify(found: "Rom", output: str | None, *, unsound: bool) -> None:
-    """Raise VerifyError if the ROM has faults, unless `unsound`."""
     if not found.is_sound and not unsound:
         raise VerifyError(
             f"the ROM of {found.address} is not sound: {'; '.join(found.faults)}",

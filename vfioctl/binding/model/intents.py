@@ -134,7 +134,6 @@ def _title(intent: BindIntent | UnbindIntent | ResetIntent, goal: str) -> str:
 
 
 def _drivers_before(plan: Plan) -> dict[str, str | None]:
-    """Return the driver from which the plan moves each function."""
     return {change.subject: _before(change).driver for change in plan.changes_of("binding")}
 
 
@@ -152,14 +151,12 @@ def _left_native(plan: Plan, devices: tuple[PciAddress, ...]) -> bool:
 def _bound_again(
     before: dict[str, str | None], devices: tuple[PciAddress, ...], *, with_group: bool = False
 ) -> tuple[str, ...]:
-    """Return the commands that bind the devices to the VFIO drivers that they had."""
     asked = {driver: [d for d in devices if before.get(d) == driver] for driver in before.values()}
     more = " --with-group" if with_group else ""
     return tuple(f"vfioctl bind {' '.join(those)} --driver {driver}{more}" for driver, those in asked.items() if those)
 
 
 def _moves_what_it_knows(plan: Plan) -> bool:
-    """Return whether the plan moves only functions among its facts, from the recorded driver."""
     known = {fact.subject for fact in plan.facts_of(FUNCTION)}
     return (
         {change.kind for change in plan.changes} <= _MOVING

@@ -129,7 +129,6 @@ def _devices(data: bytes, at: int) -> Iterator[int]:
 
 
 def _machine(data: bytes, at: int) -> str | None:
-    """Return an EFI image's machine; None without an EFI header."""
     if struct.unpack_from("<I", data, at + 4)[0] != _EFI_SIGNATURE:
         return None
     machine = _word(data, at + 0x0A)

@@ -174,7 +174,6 @@ def _draft(
 
 
 def _modules(inventory: Inventory, now: Bindings, goals: Bindings) -> Iterable[Change]:
-    """The modules of the drivers that are not registered, each once."""
     needed: dict[str, PciAddress] = {}
     for address, binding in now.items():
         driver = driver_to_load(binding, goals[address], inventory.drivers)

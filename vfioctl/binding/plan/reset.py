@@ -86,7 +86,6 @@ def _refuse_under_its_driver(function: Function, intent: ResetIntent) -> None:
 
 
 def _kept_open(function: Function) -> str:
-    """Return whether NVIDIA's driver keeps the GPU open, in words; empty if it does not."""
     mode = function.nvml.persistence_mode if function.nvml else None
     if mode is None:
         why = function.unknown.get("nvml", "NVML does not report it")
@@ -95,7 +94,6 @@ def _kept_open(function: Function) -> str:
 
 
 def _method(function: Function, wanted: str | None) -> str | None:
-    """Return the method; None for one that the kernel does not name."""
     if function.reset_unnamed and wanted is not None:
         raise BadSpec(f"{named(function)} has a reset method that this kernel does not name", hint="leave out --method")
     if function.reset_unnamed:

@@ -49,7 +49,6 @@ def _absent(kernel: Reader, function: Function) -> str:
 
 
 def _silent(kernel: Reader, function: Function) -> str:
-    """Return the possible reasons with remedies, the likeliest first."""
     return "; ".join(_reasons(kernel, function))
 
 
@@ -87,7 +86,6 @@ def _circumstances(kernel: Reader, function: Function) -> Mapping[str, object]:
 
 
 def _header(kernel: Reader, function: Function) -> bytes:
-    """Return the configuration header; empty if it cannot be read."""
     try:
         header = kernel.config(function.address)
     except (KernelRefused, Stuck):

@@ -47,7 +47,6 @@ def idle_devices_sleep(kernel: Reader) -> bool | None:
 
 
 def _firmware(kernel: Reader, address: PciAddress) -> Iterator[Reading]:
-    """Yield the firmware's framebuffers, which belong to the boot display."""
     for driver in FIRMWARE_FRAMEBUFFERS:
         for name in names_in(kernel, f"{PLATFORM_DRIVERS}/{driver}"):
             if re.fullmatch(r"[a-z][a-z0-9-]{0,31}\.[0-9]{1,3}", name, re.ASCII):

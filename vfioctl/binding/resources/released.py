@@ -215,7 +215,6 @@ class Persistence(ReleasedFile):
 
 
 def _is_moved(change: Change, found: Found) -> bool:
-    """Return whether the GPU is on another driver, or on none, now."""
     now = found.values.get((BINDING, change.subject))
     return now is not None and Binding.parse(now).driver != "nvidia"
 
