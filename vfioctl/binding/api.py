@@ -113,11 +113,8 @@ class BindingApi:
         """Plan an intent on the host as it is now. Raises UnknownDevice, and what planning raises."""
         from vfioctl.binding.model.intents import BindIntent, ResetIntent, UnbindIntent
 
-        makers: Mapping[type[Intent], Callable[[Inventory, Any, Processes], Draft]] = {
-            BindIntent: self._bind,
-            UnbindIntent: self._unbind,
-            ResetIntent: self._reset,
-        }
+        makers: Mapping[type[Intent], Any]
+        makers = {BindIntent: self._bind, UnbindIntent: self._unbind, ResetIntent: self._reset}
         if type(intent) not in makers:
             raise BadSpec(f"{intent.title()}: this plan cannot be saved and applied later")
         devices = getattr(intent, "devices", ())
@@ -151,11 +148,8 @@ class BindingApi:
         may_stop = set(intent.stop_services)
         refusing = ((h.unit, h.address) for h in holders.refusing if isinstance(h.address, PciAddress))
         units = [(unit, address) for unit, address in refusing if unit is not None and unit in may_stop]
-        circumstances = Circumstances(
-            holders=holders,
-            readings=read_settings(self._kernel, concerned, units),
-            idle_devices_sleep=idle_devices_sleep(self._kernel),
-        )
+        readings, idle = read_settings(self._kernel, concerned, units), idle_devices_sleep(self._kernel)
+        circumstances = Circumstances(holders=holders, readings=readings, idle_devices_sleep=idle)
         return plan_bind(inventory, intent, circumstances)
 
     def _unbind(self, inventory: Inventory, intent: UnbindIntent, processes: Processes) -> Draft:

@@ -23,12 +23,9 @@ def this_process() -> Caller:
     """Return the user, the user who called sudo, the process id and the command line of this process."""
     from vfioctl.core.change import Caller  # imported late: listings ask only whether a process runs
 
-    return Caller(
-        user=_user(),
-        sudo_user=_recordable(os.environ.get("SUDO_USER", "")),
-        pid=os.getpid(),
-        command=_recordable(shlex.join(getattr(sys, "argv", ()))),  # an embedded interpreter may have none
-    )
+    command = shlex.join(getattr(sys, "argv", ()))  # an embedded interpreter may have none
+    sudo_user = _recordable(os.environ.get("SUDO_USER", ""))
+    return Caller(user=_user(), sudo_user=sudo_user, pid=os.getpid(), command=_recordable(command))
 
 
 def is_running(pid: int) -> bool:

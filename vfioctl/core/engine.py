@@ -11,7 +11,7 @@ import time
 from vfioctl.core.action import Context, Progress
 from vfioctl.core.caller import this_process
 from vfioctl.core.change import Change, JournalState, Outcome, Plan, Repair, Result, Step
-from vfioctl.core.executor import Executor, untouched, written
+from vfioctl.core.executor import Executor
 from vfioctl.core.journal import Journal
 from vfioctl.core.logs import log_done, log_failed
 from vfioctl.core.reading import read_facts
@@ -121,15 +121,7 @@ class Engine:
             facts = read_facts(self._kernel, self._registry, plan.facts)
             check_interrupt()
         except (VfioctlError, KeyboardInterrupt) as error:
-            self._rollback.put_back(
-                entry,
-                plan,
-                error,
-                progress,
-                spare=untouched(self._registry, plan, executor.reached),
-                written=written(self._registry, plan, executor.reached),
-                failed=executor.under_way,
-            )
+            self._rollback.put_back(entry, plan, error, progress, executor)
             if isinstance(error, VerifyError):
                 error.kernel_said = error.kernel_said or context.said
             if isinstance(error, VfioctlError):

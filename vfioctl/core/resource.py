@@ -181,14 +181,9 @@ class WholeFile(FileResource):
     def steps(self, change: Change) -> Iterator[Step]:
         if change.before == change.after:
             return
-        yield Step(
-            phase=Phase.PERSIST if change.after else Phase.FORGET,
-            action=ReplaceFile.name,
-            target=change.name,
-            value=change.after,
-            why=self.why_written if change.after else self.why_removed,
-            subject=change.subject,
-        )
+        phase, why = (Phase.PERSIST, self.why_written) if change.after else (Phase.FORGET, self.why_removed)
+        action, target, value = ReplaceFile.name, change.name, change.after
+        yield Step(phase=phase, action=action, target=target, value=value, why=why, subject=change.subject)
 
     def finish(self, change: Change, found: Found) -> Change | None:
         """A text that others wrote in the meantime is not changed."""

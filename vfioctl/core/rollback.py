@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from vfioctl.core.action import Context, Progress, TellsRollback
 from vfioctl.core.change import Change, JournalState, Key, Plan
-from vfioctl.core.executor import Executor
+from vfioctl.core.executor import Executor, untouched, written
 from vfioctl.core.journal import Journal
 from vfioctl.core.marks import Mark, MarkKind
 from vfioctl.core.reading import read_changes
@@ -60,16 +60,9 @@ class Rollback:
         plan: Plan,
         error: VfioctlError | KeyboardInterrupt,
         progress: Progress | None,
-        *,
-        spare: Collection[Key] = NONE,
-        written: frozenset[Key] = NONE,
-        failed: int | None = None,
+        executor: Executor,
     ) -> None:
-        """Roll the plan back after `error` and close its journal entry. If that fails, mark it stuck and raise Stuck.
-
-        `spare`: resources to leave alone, because the plan has not touched them. `written`: see `Found`. `failed`: the
-        step that failed.
-        """
+        """Roll back what `executor` did, and close the journal entry. If that fails, mark it and raise Stuck."""
         why = error.message if isinstance(error, VfioctlError) else "interrupted"
         if isinstance(error, Stuck):
             self.note(entry, JournalState.STUCK, why)
@@ -80,9 +73,11 @@ class Rollback:
             if isinstance(error, VfioctlError):
                 error.message = why
         if isinstance(progress, TellsRollback):
-            progress.rolling_back(failed, error)
+            progress.rolling_back(executor.under_way, error)
         try:
-            changes = self.restoring(plan, spare=spare, written=written)
+            spare = untouched(self._registry, plan, executor.reached)
+            begun = written(self._registry, plan, executor.reached)
+            changes = self.restoring(plan, spare=spare, written=begun)
             left = self.carry_out(changes, plan, progress)
             kept = self.left_alone(plan, (*spare, *(change.key for change in changes)))
         except VfioctlError as second:
@@ -162,12 +157,8 @@ class Rollback:
 
 def stuck(message: str, cause: VfioctlError, first: BaseException | None = None) -> Stuck:
     """What could not be finished, with what the kernel said of it and of what came before."""
-    error = Stuck(
-        message,
-        hint=cause.hint,
-        next_command="vfioctl recover",
-        facts={**getattr(first, "facts", {}), "cause": cause.facts},
-    )
+    facts = {**getattr(first, "facts", {}), "cause": cause.facts}
+    error = Stuck(message, hint=cause.hint, next_command="vfioctl recover", facts=facts)
     error.kernel_said = cause.kernel_said or getattr(first, "kernel_said", "")
     return error
 

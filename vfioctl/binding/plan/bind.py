@@ -164,13 +164,9 @@ def _draft(
         *(settings if moving else ()),
         *(binding_change(address, now[address], goals[address]) for address in moving),
     )
-    return Draft(
-        intent=intent,
-        facts=tuple(function_fact(inventory.by_address[address]) for address in scope.everything),
-        changes=changes,
-        checks=(check,) if changes else (),
-        notes=tuple(notes),
-    )
+    facts = tuple(function_fact(inventory.by_address[address]) for address in scope.everything)
+    checks = (check,) if changes else ()
+    return Draft(intent=intent, facts=facts, changes=changes, checks=checks, notes=tuple(notes))
 
 
 def _modules(inventory: Inventory, now: Bindings, goals: Bindings) -> Iterable[Change]:
