@@ -1,7 +1,4 @@
-"""The entry point: assembles the application from the table of subsystems. The only place that catches VfioctlError.
-
-May not import typer, so that --version stays fast.
-"""
+"""The entry point; the only place that catches VfioctlError. May not import typer, so that --version stays fast."""
 
 import gc
 import os

@@ -1,7 +1,4 @@
-"""Validates the tables of the configuration that belong to subsystems. Each error has its file, line and key.
-
-Imports pydantic only if there is a table to validate.
-"""
+"""Validates the tables of the configuration that belong to subsystems. Imports pydantic only if there is one."""
 
 from __future__ import annotations
 

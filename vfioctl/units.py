@@ -1,7 +1,4 @@
-"""Units and notations, each in one place: sizes in bytes, durations, lists of CPUs, UUIDs.
-
-May import errors only, and pydantic only when one of its models holds such a value.
-"""
+"""Sizes in bytes, durations, lists of CPUs, UUIDs. May import errors, and pydantic only for a model of such values."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The host and log level that a command line selected. Opens the host only through the given opener.
-
-May not import typer, so that --version stays fast.
-"""
+"""The host and log level that a command line selected. May not import typer, so that --version stays fast."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Options and arguments that several commands share.
-
-Those of OPTIONS are accepted before and after the command's name. May not access a host.
-"""
+"""Options and arguments that several commands share. May not access a host."""
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum

@@ -1,7 +1,4 @@
-"""Renders plans, outcomes and repairs.
-
-May not know a kind of resource, action, check or fact: each describes itself, and the registry finds it.
-"""
+"""Renders plans, outcomes and repairs. May not know a kind of resource, action, check or fact."""
 
 from __future__ import annotations
 

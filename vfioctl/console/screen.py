@@ -1,7 +1,4 @@
-"""Draws pages. Escapes what could control the terminal in every text, so that no renderer has to.
-
-May not choose the text. Imports rich, so it is imported only to draw.
-"""
+"""Draws pages, and escapes what could control the terminal. May not choose the text. Imports rich."""
 
 from __future__ import annotations
 

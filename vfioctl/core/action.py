@@ -1,7 +1,4 @@
-"""Actions, which take the steps of a plan: the `Action` protocol, its `Context`, and the actions that write files.
-
-An action is registered by its name, as a resource is by its kind. The executor knows this protocol only.
-"""
+"""Actions, which take the steps of a plan: the `Action` protocol, its `Context`, and the actions that write files."""
 
 from __future__ import annotations
 

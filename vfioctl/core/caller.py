@@ -1,7 +1,4 @@
-"""Identifies who runs this process, for the journal, and finds out whether such a process still runs.
-
-Reads the environment and the user database, and writes nothing.
-"""
+"""Identifies who runs this process, for the journal, and whether such a process still runs. Writes nothing."""
 
 from __future__ import annotations
 

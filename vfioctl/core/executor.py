@@ -1,7 +1,4 @@
-"""Takes the steps of a plan in order, until one fails. The only module that changes a host.
-
-May not verify (see `verify`) or roll back (see `rollback`).
-"""
+"""Takes the steps of a plan in order, until one fails: alone changes a host. May not verify or roll back."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Guards an SQLite connection against a crafted database: only plain tables, bounded values, and a deadline.
-
-May not know what the tables hold.
-"""
+"""Guards an SQLite connection against a crafted database, and long statements. May not know what tables hold."""
 
 from __future__ import annotations
 

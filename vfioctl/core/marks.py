@@ -1,7 +1,4 @@
-"""Marks: the ledger's record that a device is wedged or dead in this boot. Values only, no input or output.
-
-May not import pydantic: listings show marks.
-"""
+"""Marks of devices that are wedged or dead in this boot. No input or output, nor pydantic: listings show marks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The registry of what the subsystems contribute, and the protocols of checks, facts and records.
-
-May not name a subsystem, nor hold more of what it registers than what most answer.
-"""
+"""The registry of what the subsystems contribute, with the protocols of checks, facts and records. May not name one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a listing reads from the ledger, and publishes of it for users who may not open it. May write only that file.
-
-May not import pydantic: the listing's workers start after this.
-"""
+"""What a listing reads from the ledger, and publishes for those who may not open it. May not import pydantic."""
 
 from __future__ import annotations
 

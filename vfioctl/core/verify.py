@@ -1,7 +1,4 @@
-"""Verifies that a plan fits the host: genuine and current before its first write, carried out after its last.
-
-May not write, nor trust that a write succeeded.
-"""
+"""Verifies a plan: current before its first write, carried out after its last. May not write, nor trust a write."""
 
 from __future__ import annotations
 
