@@ -6,7 +6,7 @@ May not import anything else of vfioctl, so that --version stays fast.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
@@ -31,16 +31,11 @@ def prepare_for_root(words: Sequence[str]) -> None:
     `words`: the command line. Descriptors that it names, as `vfioctl apply <(...)` does, stay open for this process.
     """
     os.umask(_UMASK)
-    keep_only_known(os.environ)
-    close_inherited(keep=named_descriptors([*words, *os.environ.values()]))
-
-
-def keep_only_known(environment: MutableMapping[str, str]) -> None:
-    """Remove all variables but those that vfioctl or the terminal uses, and set PATH."""
-    for name in [*environment]:
+    for name in [*os.environ]:
         if name not in _KEPT and not name.startswith(_KEPT_BEGIN):
-            del environment[name]
-    environment["PATH"] = PATH
+            del os.environ[name]
+    os.environ["PATH"] = PATH
+    close_inherited(keep=named_descriptors([*words, *os.environ.values()]))
 
 
 def named_descriptors(words: Iterable[str]) -> frozenset[int]:

@@ -149,13 +149,15 @@ class Host:
         a device that is gone by its address, a vGPU by the beginning of its UUID. `owner`: only changes that were made
         for a claim of this owner. Raises BadAddress, UnknownDevice, BadSpec.
         """
-        from vfioctl.core.history import concerning, stamp
+        from vfioctl.core.history import stamp
 
         begin = stamp(since) if since else ""
         if (device, owner) == (None, None):
             return self.session.journal.entries(most=most, since=begin)
-        every = self.session.journal.entries()
-        history = every if device is None else concerning(every, self._recorded(every, device))
+        history = self.session.journal.entries()
+        if device is not None:
+            devices = self._recorded(history, device)
+            history = tuple(entry for entry in history if not entry.devices.isdisjoint(devices))
         if owner is not None:
             theirs = self.claims.names_of(owner)
             history = tuple(entry for entry in history if entry.made_for in theirs)
@@ -206,10 +208,10 @@ class Host:
 
         Raises StalePlan if the host has changed, BadDocument if the file was not made by planning.
         """
+        from vfioctl.core.verify import refuse_forged
         from vfioctl.errors import BadDocument, StalePlan
 
-        if self.session.registry.is_forged(saved):
-            raise BadDocument("the steps of the plan do not follow from its changes", hint="make a new plan")
+        refuse_forged(self.session.registry, saved)
         fresh = self.session.plan_again(saved.intent)
         now = {(fact.kind, fact.subject): fact for fact in fresh.facts}
         source = self.session.registry.source

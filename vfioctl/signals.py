@@ -49,7 +49,9 @@ def deferred() -> Iterator[None]:
         yield
         return
     _state.deferring = True
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _not_ignored())
+    # the kernel would keep an ignored signal pending while it is blocked
+    heard = {number for number in _ALL if signal.getsignal(number) != signal.SIG_IGN}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, heard)
     try:
         yield
     except BaseException:
@@ -80,11 +82,6 @@ def are_deferred() -> bool:
 def is_pending() -> bool:
     """Whether a deferred signal is waiting for the end of the block, or for `check_interrupt`."""
     return bool(signal.sigpending() & _ALL)
-
-
-def _not_ignored() -> set[signal.Signals]:
-    """Signals that are not ignored: the kernel would keep an ignored one pending while it is blocked."""
-    return {number for number in _ALL if signal.getsignal(number) != signal.SIG_IGN}
 
 
 def _take(signals: frozenset[signal.Signals] | set[signal.Signals]) -> int:

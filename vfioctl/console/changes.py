@@ -108,7 +108,8 @@ def confirm_all(session: Session, planned: Callable[[], Sequence[Plan | Repair]]
 
 def agree_on_terminal(pages: Pages) -> None:
     """Show what would be done, if anything, and ask for confirmation if stdin is a terminal. Raises Declined."""
-    shown = pages() if _is_terminal() else ()
+    on_terminal = all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+    shown = pages() if on_terminal else ()
     if not shown:
         return
     import typer
@@ -185,7 +186,3 @@ class _ProgressLines:
         else:
             why = "verification failed" if isinstance(error, VfioctlError) else "interrupted"
         say(f"{why}, rolling back")
-
-
-def _is_terminal() -> bool:
-    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))

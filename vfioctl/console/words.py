@@ -25,14 +25,12 @@ def json_text(text: str) -> str:
     """Return a JSON document with the same values, whose strings have such characters only in escaped form."""
     if text.isascii() and "\x7f" not in text:
         return text  # JSON itself escapes the characters below a space
-    return "\n".join(line if line.isprintable() else _json_line(line) for line in text.split("\n"))
-
-
-def _json_line(line: str) -> str:
-    return "".join(c if c < "\x7f" or c.isprintable() else _json_escaped(c) for c in line)
+    return "\n".join(line if line.isprintable() else "".join(map(_json_escaped, line)) for line in text.split("\n"))
 
 
 def _json_escaped(character: str) -> str:
+    if character < "\x7f" or character.isprintable():
+        return character
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
 

@@ -18,11 +18,6 @@ def stamp(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="milliseconds")
 
 
-def concerning(entries: Sequence[JournalEntry], devices: Collection[str]) -> tuple[JournalEntry, ...]:
-    """Return the changes that changed one of the devices or relied on its state."""
-    return tuple(entry for entry in entries if not entry.devices.isdisjoint(devices))
-
-
 def recorded_devices(entries: Sequence[JournalEntry], name: str) -> frozenset[str]:
     """Return the recorded devices that a full or short address or the beginning of a UUID means."""
     begun = name.lower()

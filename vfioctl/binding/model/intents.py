@@ -8,7 +8,7 @@ from pydantic import Field
 
 from vfioctl.binding.model.binding import Binding, binding_in, same_driver
 from vfioctl.console.words import listed
-from vfioctl.core.change import Change, Intent, Plan
+from vfioctl.core.change import Intent, Plan
 from vfioctl.inventory.model.exclusive_intent import TakesDevices
 from vfioctl.inventory.model.functions import is_vfio_driver
 from vfioctl.inventory.model.scope import FUNCTION
@@ -134,7 +134,7 @@ def _title(intent: BindIntent | UnbindIntent | ResetIntent, goal: str) -> str:
 
 
 def _drivers_before(plan: Plan) -> dict[str, str | None]:
-    return {change.subject: _before(change).driver for change in plan.changes_of("binding")}
+    return {change.subject: Binding.parse(change.before).driver for change in plan.changes_of("binding")}
 
 
 def _on_vfio(driver: str | None) -> bool:
@@ -168,7 +168,7 @@ def _moves_what_it_knows(plan: Plan) -> bool:
 def begins_at_its_facts(plan: Plan) -> bool:
     """Return whether each binding change starts from the binding in the facts of its function."""
     known = {fact.subject: binding_in(fact) for fact in plan.facts_of(FUNCTION)}
-    return all(known.get(other.subject) == _before(other) for other in plan.changes_of("binding"))
+    return all(known.get(other.subject) == Binding.parse(other.before) for other in plan.changes_of("binding"))
 
 
 def _loads_what_it_binds(plan: Plan) -> bool:
@@ -180,7 +180,3 @@ def _verifies_its_groups(plan: Plan) -> bool:
     moved = {change.subject for change in plan.changes_of("binding")}
     groups = {str(fact.values["iommu_group"]) for fact in plan.facts_of(FUNCTION) if fact.subject in moved}
     return groups <= {group for check in plan.checks if check.kind == "viable" for group in check.subjects}
-
-
-def _before(change: Change) -> Binding:
-    return Binding.parse(change.before)

@@ -42,11 +42,6 @@ class Image(Value):
     last: bool = Field(description="whether it says that no image follows")
     checksum_holds: bool | None = Field(None, description="of an x86 image; others have none")
 
-    def is_for(self, function: Function) -> bool:
-        """Return whether the image is for the function's device."""
-        known = (self.device_id, *self.other_devices)
-        return self.vendor_id == function.vendor_id and function.device_id in known
-
 
 class Rom(Value):
     """The expansion ROM of a function."""
@@ -155,7 +150,8 @@ def _image_faults(image: Image, data: bytes, function: Function) -> Iterator[str
         yield f"{name} has a wrong checksum: its bytes add up to 0x{added:02x}, not to 0"
     if image.kind == _KINDS[_EFI] and image.machine is None:
         yield f"{name} lacks the EFI signature 0x0ef1"
-    if not image.is_for(function):
+    known = (image.device_id, *image.other_devices)
+    if image.vendor_id != function.vendor_id or function.device_id not in known:
         ids = f"{function.vendor_id}:{function.device_id}"
         yield f"{name} is for {image.vendor_id}:{image.device_id}, and the device is {ids}"
 

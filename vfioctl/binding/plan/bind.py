@@ -123,16 +123,13 @@ def _returning(inventory: Inventory, intent: UnbindIntent, scope: Scope, records
         ours = address in scope.own or address in records or intent.with_group
         has_native = not all(map(is_vfio_driver, function.available_drivers))
         waiting = function.driver is None and (address in records or (address in scope.asked and has_native))
-        retargeted = address in scope.asked and (intent.driver is not None or _lent(function, records))
+        before = records.get(address)
+        # `unbind --to` gave it to another native driver than it had before `bind`
+        lent = before is not None and before.driver is not None and function.driver not in (None, before.driver)
+        retargeted = address in scope.asked and (intent.driver is not None or lent)
         if ours and (function.on_vfio or waiting or retargeted):
             chosen.append(address)
     return in_order(chosen)
-
-
-def _lent(function: Function, records: Bindings) -> bool:
-    """Return whether `unbind --to` gave the function to another native driver than it had before `bind`."""
-    before = records.get(function.address)
-    return before is not None and before.driver is not None and function.driver not in (None, before.driver)
 
 
 def _return_goal(address: PciAddress, intent: UnbindIntent, records: Bindings, registered: Iterable[str]) -> Binding:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.lenient import names_in, text_of
@@ -26,7 +25,10 @@ def settings_of(kernel: Reader, address: str) -> Found:
     if kernel.has(lock):
         settings.append((LOCK, lock, readable(kernel, lock)))
     if _carries_console(kernel, home):
-        settings += ((CONSOLE, path, readable(kernel, path)) for path in _consoles(kernel))
+        for name in names_in(kernel, VTCONSOLES):
+            if "frame buffer" in text_of(kernel, f"{VTCONSOLES}/{name}/name"):
+                path = f"{VTCONSOLES}/{name}/bind"
+                settings.append((CONSOLE, path, readable(kernel, path)))
     return [(kind, path, value) for kind, path, value in settings if _is_known(kind, value)]
 
 
@@ -43,12 +45,6 @@ def _carries_console(kernel: Reader, home: str) -> bool:
     all_of_them = [name for name in names_in(kernel, "/sys/class/graphics") if re.fullmatch(r"fb[0-9]+", name)]
     first = min(all_of_them or own, key=lambda name: (len(name), name), default="")
     return bool(own) and (first in own or "fbcon=map" in text_of(kernel, "/proc/cmdline"))
-
-
-def _consoles(kernel: Reader) -> Iterator[str]:
-    for name in names_in(kernel, VTCONSOLES):
-        if "frame buffer" in text_of(kernel, f"{VTCONSOLES}/{name}/name"):
-            yield f"{VTCONSOLES}/{name}/bind"
 
 
 def readable(kernel: Reader, path: str) -> str | None:
