@@ -204,10 +204,7 @@ class Host:
         return self.session.registry.read_plans(text)
 
     def replan(self, saved: Plan) -> Plan:
-        """Plan the saved plan's intent again and return the result, which must equal the saved plan.
-
-        Raises StalePlan if the host has changed, BadDocument if the file was not made by planning.
-        """
+        """Plan the saved plan's intent again; the result must equal it. Raises StalePlan, or BadDocument if forged."""
         from vfioctl.core.verify import refuse_forged
         from vfioctl.errors import BadDocument, StalePlan
 

@@ -119,10 +119,7 @@ class Session:
         return PublishedLedger(self._public, self.ledger, lambda: self.boot_id)
 
     def from_ledger(self, ask: Callable[[], T], empty: T) -> tuple[T, str]:
-        """Return what `ask` reads from the ledger, and no problem; or `empty`, and why the ledger cannot be read.
-
-        For listings, which a damaged ledger or an unreadable boot id must not prevent.
-        """
+        """Return what `ask` reads and no problem; or `empty` and why not, so that a listing can go on."""
         try:
             return ask(), ""
         except (StoreDamaged, KernelRefused) as error:

@@ -21,10 +21,7 @@ def validated(file: ConfigFile, name: str, model: str) -> Any:
 
 
 def validated_of(config: Config, name: str, subsystems: Iterable[Subsystem]) -> Any:
-    """Return a subsystem's table of a configuration as its model, with its defaults if there is none. Raises BadSpec.
-
-    That of another host than this machine is in the file that VFIOCTL_CONFIG names, if it names one.
-    """
+    """Return a table as its model; for another host than this machine that of VFIOCTL_CONFIG. Raises BadSpec."""
     config = config if config.file or config.problem else named_config()
     if config.problem:
         raise config.problem

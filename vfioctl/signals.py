@@ -29,10 +29,7 @@ class Interrupt(KeyboardInterrupt):
 
 
 def raise_on_termination() -> None:
-    """Let SIGTERM and SIGHUP raise Interrupt in the main thread, as SIGINT raises KeyboardInterrupt.
-
-    A signal that the parent process has set to be ignored stays ignored, as with nohup.
-    """
+    """Let SIGTERM and SIGHUP raise Interrupt in the main thread, unless they are ignored, as with nohup."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, _raise)

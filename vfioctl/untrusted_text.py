@@ -182,10 +182,7 @@ def statements_of_toml(text: str) -> Iterator[tuple[int, str]]:
 
 @cache
 def _loader() -> Any:
-    """Return PyYAML's safe loader with limits: it raises ValueError at the token that goes beyond one.
-
-    Every value that it cannot read is an error of YAML, and numbers are short.
-    """
+    """Return PyYAML's safe loader with limits. A value that it cannot read is an error of YAML; numbers are short."""
     import yaml
 
     numbers = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")

@@ -65,9 +65,8 @@ class BindingApi:
                 force_holders=force_holders,
             )
 
-        return until_released(
-            partial(self._planned, devices, intent, self._bind, every=every), wait=wait, waiting=waiting
-        )
+        plan = partial(self._planned, devices, intent, self._bind, every=every)
+        return until_released(plan, wait=wait, waiting=waiting)
 
     def plan_unbind(
         self,
@@ -87,9 +86,8 @@ class BindingApi:
 
             return UnbindIntent(devices=chosen, driver=to, with_group=with_group, force_holders=force_holders)
 
-        return until_released(
-            partial(self._planned, devices, intent, self._unbind, every=every), wait=wait, waiting=waiting
-        )
+        plan = partial(self._planned, devices, intent, self._unbind, every=every)
+        return until_released(plan, wait=wait, waiting=waiting)
 
     def plan_reset(
         self,

@@ -152,10 +152,7 @@ _HINT = "write it as 30m, 2h, 3d, 2w, 2026-11-01 or 2026-11-01T18:30"
 
 
 def moment(text: str, *, now: datetime) -> datetime:
-    """Return the moment that a duration before `now` was, such as `2h` or `3d`, or an ISO 8601 date or time.
-
-    A time without an offset is UTC, as in the listings. Raises BadSpec.
-    """
+    """Return the moment that was `2h` or `3d` before `now`, or an ISO 8601 date or time, in UTC. Raises BadSpec."""
     try:
         with suppress(BadSpec):
             return now - timedelta(seconds=parse_duration(text))

@@ -50,10 +50,7 @@ Pages = Callable[[], Sequence["RenderableType"]]
 def carry_out(
     session: Session, plan: Plan, *, dry_run: bool = False, yes: bool, as_json: bool, details: Pages = tuple
 ) -> None:
-    """Show the plan if it is a dry run; otherwise ask on a terminal, apply the plan and show the outcome.
-
-    `details`: what is shown below the plan. Raises Declined, and what `Engine.apply` raises.
-    """
+    """Show a dry run; else ask on a terminal, apply, and tell. `details`: shown below the plan. Raises Declined."""
     if dry_run:
         preview(session, plan, as_json=as_json, details=details)
         return

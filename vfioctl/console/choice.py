@@ -47,10 +47,7 @@ class Choice:
 
     @property
     def ledger(self) -> Path | None:
-        """Return the ledger to use instead of the host's own, if one was given.
-
-        Raises BadSpec if it is a directory, or if its directory is missing: only the default is created on first use.
-        """
+        """Return the ledger that was given, if any. Raises BadSpec for a directory, or if its directory is missing."""
         text = self.given.get("ledger") or os.environ.get(variable("ledger"))
         if text and not os.path.isdir(Path(text).parent):
             raise BadSpec(f"--ledger {text}: there is no directory {Path(text).parent}", hint="create it first")

@@ -154,10 +154,7 @@ class LazyGroup(Group):
         return name, command and self.load(str(command.name), rest), rest
 
     def load(self, name: str, words: Sequence[str] = ()) -> TyperCommand:
-        """Import a command; it and its subcommands also accept the options that all commands share.
-
-        `words`: the rest of the command line. If they begin with a subcommand, no other one is built.
-        """
+        """Import a command, and add the shared options. `words`: if they begin with a subcommand, only it is built."""
         module = importlib.import_module(self.places[name].module)
         command = cast("TyperCommand", get_command(_with_subcommands(module, words[0] if words else "")))
         for part in (command, *getattr(command, "commands", {}).values()):

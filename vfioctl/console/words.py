@@ -36,10 +36,7 @@ def _json_escaped(character: str) -> str:
 
 
 def completion_text(text: str) -> str:
-    """Return text for a completion's description: letters, digits and the few marks that no shell gives a meaning.
-
-    zsh evaluates what completion prints, and typer does not quote it for that.
-    """
+    """Return a completion's description without marks that have a meaning for zsh: typer does not quote them."""
     return "".join(c if c.isalnum() or c in _MARKS else _BRACKETS.get(c, " ") for c in text)
 
 

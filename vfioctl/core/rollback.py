@@ -122,10 +122,7 @@ class Rollback:
         return self._with_needs(_each(resource(change).restore(change, values) for change in mine))
 
     def left_alone(self, plan: Plan, known: Collection[Key]) -> list[str]:
-        """Return messages about resources that do not have their values from before, and stay: they are another's now.
-
-        `known`: those that were restored, and those that the plan has not touched.
-        """
+        """Return messages about resources that are another's now, and stay. `known`: those restored, or not touched."""
         left = [c for c in plan.changes if c.key not in known and self._registry.resource(c).shared_place]
         values = read_changes(self._kernel, self._registry, left)
         wrong = [change.to(change.before, found=now) for change in left if (now := values[change.key]) is not None]

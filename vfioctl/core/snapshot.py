@@ -29,11 +29,7 @@ def read_marks(store: Store, *, boot_id: str) -> tuple[MarkRow, ...]:
 
 
 def read_unfinished(store: Store) -> Changes:
-    """Return the number and the subjects of each open or stuck change, the newest first. Raises StoreDamaged.
-
-    The entries themselves are not read: a ledger keeps thousands of plans, and one that does not parse is recover's
-    to report.
-    """
+    """Return the unfinished changes, the newest first, without parsing their plans. Raises StoreDamaged."""
     return store.read(unfinished_in, ())
 
 

@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from copy import copy
 from pathlib import Path
 from typing import TypeVar
@@ -68,18 +68,15 @@ class Store:
     def read(self, ask: Callable[[sqlite3.Connection], T], empty: T) -> T:
         """Return `ask(connection)`, or `empty` without a file. Raises StoreDamaged, also for a ValueError of `ask`."""
         with _explained(self.file):
+            opened: AbstractContextManager[sqlite3.Connection]
             if self._local.open:
-                with bounded(self._local.open):
-                    return _answer(ask, self._local.open)
-            place = self._ledger.found()
-            if place is None:
+                opened = nullcontext(self._local.open)
+            elif place := self._ledger.found():
+                opened = closing(self._open_for_reading(place))
+            else:
                 return empty
-            connection = self._open_for_reading(place)
-            try:
-                with bounded(connection):
-                    return _answer(ask, connection)
-            finally:
-                connection.close()
+            with opened as connection, bounded(connection):
+                return _answer(ask, connection)
 
     @property
     def version(self) -> int:

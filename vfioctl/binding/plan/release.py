@@ -39,10 +39,7 @@ _SETTINGS: Mapping[str, ReleasedFile] = {
 def to_release(
     leaving: Iterable[PciAddress], circumstances: Circumstances, *, from_vfio: Iterable[PciAddress] = ()
 ) -> tuple[Change, ...]:
-    """Return the settings to change when these functions are bound to VFIO. Unreadable settings are left alone.
-
-    For functions that come from another VFIO driver, only the power settings are written again.
-    """
+    """Return the settings to change for VFIO, but for unreadable ones. `from_vfio`: only power is written again."""
     moving, awake = set(leaving), set(from_vfio)
     settings = []
     for reading in circumstances.readings:

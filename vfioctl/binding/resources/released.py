@@ -167,10 +167,7 @@ class UnbindLock(ReleasedFile):
 
 
 class Persistence(ReleasedFile):
-    """The persistence mode of an NVIDIA GPU, by NVML: 1, 0, or `unknown`.
-
-    NVML sees only GPUs on the nvidia driver: the mode is set before unbinding or after rebinding.
-    """
+    """The persistence mode of an NVIDIA GPU: 1, 0, or `unknown`. NVML sets it only while nvidia has the GPU."""
 
     kind: ClassVar[str] = "persistence"
     path: ClassVar[str] = "{}"
