@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from vfioctl.config import Config
 from vfioctl.core.locations import import_object
 from vfioctl.errors import KernelRefused, StalePlan, StoreDamaged, VfioctlError
+from vfioctl.kernel.lenient import text_of
 from vfioctl.published_ledger import PublishedLedger
 from vfioctl.subsystems import SUBSYSTEMS, Subsystem
 
@@ -69,8 +70,6 @@ class Session:
 
     def _machine_id(self) -> str:
         """Return the host's machine-id; empty if it has none, or not yet (machine-id(5))."""
-        from vfioctl.kernel.lenient import text_of
-
         text = text_of(self.kernel, MACHINE_ID)
         return text if re.fullmatch("[0-9a-f]{32}", text) else ""
 
@@ -87,7 +86,6 @@ class Session:
 
         if self.config.problem:
             raise self.config.problem
-
         return Engine(self.kernel, self.journal, self.registry, settle=self._settle, lock_wait=self.lock_wait)
 
     @property
@@ -98,8 +96,6 @@ class Session:
     @property
     def known_boot_id(self) -> str:
         """The same; empty if the host does not report it, as a captured directory may not."""
-        from vfioctl.kernel.lenient import text_of
-
         return text_of(self.kernel, BOOT_ID)
 
     @property

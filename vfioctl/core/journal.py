@@ -33,14 +33,10 @@ _REFERENCES = """
 _UNKNOWN = Caller()
 
 
-def _nothing() -> None:
-    """Nobody else reads this ledger."""
-
-
 class Journal:
     """The journal of one ledger."""
 
-    def __init__(self, store: Store, registry: Registry, publish: Callable[[], None] = _nothing) -> None:
+    def __init__(self, store: Store, registry: Registry, publish: Callable[[], None] = lambda: None) -> None:
         """`publish`: called after each transaction that changes what ordinary users may know."""
         self.store, self._registry, self._publish = store, registry, publish
 
@@ -57,19 +53,9 @@ class Journal:
         return entry
 
     def end(
-        self,
-        entry: JournalEntry | int,
-        state: JournalState,
-        *,
-        boot_id: str,
-        now: str,
-        why: str = "",
-        plan: Plan | None = None,
+        self, number: int, state: JournalState, *, boot_id: str, now: str, why: str = "", plan: Plan | None = None
     ) -> None:
-        """Close an entry with its final state. A stuck entry keeps its devices reserved.
-
-        `plan`: the entry's plan if the caller has it; otherwise it is read from the store. Raises StoreDamaged."""
-        number = entry if isinstance(entry, int) else entry.id
+        """Close an entry, of this plan or the stored one. A stuck one keeps its devices. Raises StoreDamaged."""
         with self.store.transaction() as db:
             db.execute("UPDATE journal SET state = ?, ended = ?, why = ? WHERE id = ?", (state, now, why, number))
             if state != JournalState.STUCK:

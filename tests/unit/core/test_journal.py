@@ -80,7 +80,7 @@ class TestEntries:
         (entry,) = journal.entries()
         assert (entry.id, entry.plan, entry.state, entry.boot_id) == (number, plan, JournalState.OPEN, BOOT)
         assert (entry.began, entry.ended, entry.why) == (NOW, None, "")
-        journal.end(entry, JournalState.DONE, boot_id=BOOT, now="later", why="because")
+        journal.end(entry.id, JournalState.DONE, boot_id=BOOT, now="later", why="because")
         (entry,) = journal.entries()
         assert (entry.state, entry.ended, entry.why) == (JournalState.DONE, "later", "because")
 
