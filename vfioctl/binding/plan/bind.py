@@ -8,20 +8,10 @@ from vfioctl.binding.checks import ANSWERS, VIABLE
 from vfioctl.binding.model.binding import KERNEL_CHOICE, Binding, Bindings, binding_of, same_driver
 from vfioctl.binding.model.conditions import NOTHING_KNOWN, Circumstances
 from vfioctl.binding.model.intents import BindIntent, UnbindIntent
-from vfioctl.binding.plan.preconditions import (
-    blocking,
-    check_driver_name,
-    refuse_bind,
-    refuse_bridges,
-    refuse_dark_console,
-    refuse_held,
-    refuse_unable,
-    refuse_unanswering,
-)
+from vfioctl.binding.plan.preconditions import blocking, refuse_bind, refuse_held, refuse_unbind
 from vfioctl.binding.plan.release import idle_services, to_release, warnings
 from vfioctl.binding.resources.driver import binding_change, driver_to_load, module_change, modules_for
 from vfioctl.core.change import Change, CheckRequest, Draft, Intent
-from vfioctl.errors import BadSpec
 from vfioctl.inventory.model.functions import Function, Inventory, is_vfio_driver
 from vfioctl.inventory.model.scope import Scope, function_fact, in_order, named, scope_of
 from vfioctl.inventory.model.values import PciAddress
@@ -29,13 +19,6 @@ from vfioctl.inventory.model.values import PciAddress
 
 def plan_bind(inventory: Inventory, intent: BindIntent, circumstances: Circumstances = NOTHING_KNOWN) -> Draft:
     """Plan binding cards to VFIO drivers. Raises NoIommu, BadSpec, DeviceInUse, DeviceDead, GroupNotViable."""
-    check_driver_name(intent.driver)
-    if intent.driver and not is_vfio_driver(intent.driver):
-        raise BadSpec(
-            f"{intent.driver} is not a VFIO driver",
-            hint="to give a device to it, use unbind",
-            next_command=f"vfioctl unbind {' '.join(intent.devices)} --to {intent.driver}",
-        )
     scope = scope_of(inventory, intent.devices)
     strangers = blocking(inventory, scope.foreign)
     along = [function.address for function in strangers if intent.with_group]
@@ -68,19 +51,9 @@ def plan_unbind(
     `settings` are restored too. `intent.driver` (`--to`) names another driver for the devices asked for.
     Raises BadSpec, DeviceInUse.
     """
-    check_driver_name(intent.driver)
-    if intent.driver and is_vfio_driver(intent.driver):
-        raise BadSpec(
-            f"{intent.driver} is a VFIO driver",
-            hint="to give a device to it, use bind",
-            next_command=f"vfioctl bind {' '.join(intent.devices)} --driver {intent.driver}",
-        )
     scope = scope_of(inventory, intent.devices)
-    refuse_bridges(inventory, intent)
-    refuse_unanswering(inventory.by_address[address] for address in scope.own)
-    refuse_unable(inventory, intent, records, circumstances)
     returning = _returning(inventory, intent, scope, records)
-    refuse_dark_console(inventory.by_address[address] for address in returning)
+    refuse_unbind(inventory, intent, scope, returning, records, circumstances)
     goals = {a: _return_goal(a, intent, records, inventory.drivers) for a in returning}
     chosen = [address for address, goal in goals.items() if goal.driver == KERNEL_CHOICE]
     notes = [

@@ -20,10 +20,11 @@ from vfioctl.inventory.model.values import PciAddress
 
 def refuse_bind(inventory: Inventory, intent: BindIntent, scope: Scope, moving: Sequence[Function]) -> None:
     """Raise BadSpec, NoIommu, DeviceInUse, DeviceDead or GroupNotViable if a guest could not own the devices."""
-    refuse_bridges(inventory, intent)
+    _refuse_driver(intent)
+    _refuse_bridges(inventory, intent)
     if not inventory.iommu.translating:
         raise NoIommu("this host has no IOMMU groups", hint=inventory.iommu.reason)
-    refuse_unanswering(moving)
+    _refuse_unanswering(moving)
     for function in moving:
         if function.iommu_group is None:
             raise NoIommu(f"{named(function)} is in no IOMMU group", hint="the IOMMU does not cover it")
@@ -74,7 +75,7 @@ def blocking(inventory: Inventory, addresses: Iterable[PciAddress]) -> list[Func
     return [f for f in functions if f.driver and not f.on_vfio and f.driver not in MANAGED_DMA_DRIVERS]
 
 
-def refuse_bridges(inventory: Inventory, intent: BindIntent | UnbindIntent) -> None:
+def _refuse_bridges(inventory: Inventory, intent: BindIntent | UnbindIntent) -> None:
     for function in (inventory.by_address[address] for address in intent.devices):
         if function.is_bridge:
             raise BadSpec(
@@ -83,8 +84,7 @@ def refuse_bridges(inventory: Inventory, intent: BindIntent | UnbindIntent) -> N
             )
 
 
-def refuse_unanswering(functions: Iterable[Function]) -> None:
-    """Raise DeviceInUse or DeviceDead for a device that is wedged, dead, or cannot be read."""
+def _refuse_unanswering(functions: Iterable[Function]) -> None:
     for function in functions:
         refuse_marked(function)
         if reason := function.unknown.get("driver_override"):
@@ -94,19 +94,38 @@ def refuse_unanswering(functions: Iterable[Function]) -> None:
             )
 
 
-def refuse_dark_console(functions: Iterable[Function]) -> None:
-    for function in functions:
+def refuse_unbind(
+    inventory: Inventory,
+    intent: UnbindIntent,
+    scope: Scope,
+    returning: Iterable[PciAddress],
+    records: Bindings,
+    circumstances: Circumstances,
+) -> None:
+    """Raise BadSpec, DeviceInUse or DeviceDead if the devices cannot go to their drivers."""
+    _refuse_driver(intent)
+    _refuse_bridges(inventory, intent)
+    _refuse_unanswering(inventory.by_address[address] for address in scope.own)
+    _refuse_unable(inventory, intent, records, circumstances)
+    for function in (inventory.by_address[address] for address in returning):
         if function.boot_vga and function.driver and not function.on_vfio:
             raise DeviceInUse(f"{named(function)} is the boot display and in use", hint="leave it with its driver")
 
 
-def check_driver_name(name: str | None) -> None:
-    """Raise BadSpec if it can be no driver's name."""
+def _refuse_driver(intent: BindIntent | UnbindIntent) -> None:
+    name = intent.driver
     if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", name, re.ASCII):
         raise BadSpec(f"not a driver's name: {name[:40]!r}", hint="ls /sys/bus/pci/drivers lists those that are there")
+    if name and is_vfio_driver(name) != isinstance(intent, BindIntent):
+        wrong, verb, option = ("is a", "bind", "--driver") if is_vfio_driver(name) else ("is not a", "unbind", "--to")
+        raise BadSpec(
+            f"{name} {wrong} VFIO driver",
+            hint=f"to give a device to it, use {verb}",
+            next_command=f"vfioctl {verb} {' '.join(intent.devices)} {option} {name}",
+        )
 
 
-def refuse_unable(inventory: Inventory, intent: UnbindIntent, records: Bindings, known: Circumstances) -> None:
+def _refuse_unable(inventory: Inventory, intent: UnbindIntent, records: Bindings, known: Circumstances) -> None:
     """Refuse a driver that cannot take a device asked for, before modules are loaded: they would stay loaded."""
     driver = intent.driver
     if not driver:
