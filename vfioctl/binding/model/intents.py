@@ -10,7 +10,6 @@ from vfioctl.binding.model.binding import Binding, binding_in, same_driver
 from vfioctl.console.words import listed
 from vfioctl.core.change import Intent, Plan
 from vfioctl.inventory.model.exclusive_intent import TakesDevices
-from vfioctl.inventory.model.functions import is_vfio_driver
 from vfioctl.inventory.model.scope import FUNCTION
 from vfioctl.inventory.model.values import PciAddress
 
@@ -47,10 +46,10 @@ class BindIntent(TakesDevices):
         )
 
     def undone_by(self, plan: Plan) -> tuple[str, ...]:
-        before = _drivers_before(plan)
-        if before and all(map(_on_vfio, before.values())):
+        before = _before(plan)
+        if before and all(binding.on_vfio for binding in before.values()):
             return _bound_again(before, self.devices)
-        if any(_on_vfio(binding_in(fact).driver) for fact in plan.facts_of(FUNCTION)):
+        if any(binding_in(fact).on_vfio for fact in plan.facts_of(FUNCTION)):
             return (_NOT_BY_ONE,)
         return f"vfioctl unbind {' '.join(self.devices)}", "which restores the values recorded before the first step"
 
@@ -74,15 +73,13 @@ class UnbindIntent(TakesDevices):
         return _moves_what_it_knows(plan) and not stops
 
     def undone_by(self, plan: Plan) -> tuple[str, ...]:
-        before = _drivers_before(plan)
-        if all(map(_on_vfio, before.values())) and not _left_native(plan, self.devices):
+        before = _before(plan)
+        if all(binding.on_vfio for binding in before.values()) and not _left_native(plan, self.devices):
             own = {address.slot for address in self.devices}
-            return _bound_again(
-                before, self.devices, with_group=not {PciAddress(address).slot for address in before} <= own
-            )
-        natives = {address: driver for address, driver in before.items() if driver and not _on_vfio(driver)}
-        if natives == before:
-            return tuple(f"vfioctl unbind {address} --to {driver}" for address, driver in natives.items())
+            others = {PciAddress(address).slot for address in before} - own
+            return _bound_again(before, self.devices, with_group=bool(others))
+        if all(binding.driver and not binding.on_vfio for binding in before.values()):
+            return tuple(f"vfioctl unbind {address} --to {binding.driver}" for address, binding in before.items())
         return (_NOT_BY_ONE,)
 
 
@@ -133,25 +130,22 @@ def _title(intent: BindIntent | UnbindIntent | ResetIntent, goal: str) -> str:
     return " ".join(filter(None, (intent.verb, listed(intent.devices), goal, *options)))
 
 
-def _drivers_before(plan: Plan) -> dict[str, str | None]:
-    return {change.subject: Binding.parse(change.before).driver for change in plan.changes_of("binding")}
-
-
-def _on_vfio(driver: str | None) -> bool:
-    return driver is not None and is_vfio_driver(driver)
+def _before(plan: Plan) -> dict[str, Binding]:
+    return {change.subject: Binding.parse(change.before) for change in plan.changes_of("binding")}
 
 
 def _left_native(plan: Plan, devices: tuple[PciAddress, ...]) -> bool:
     """Return whether the plan leaves alone a function of these cards that `bind` would take from its driver."""
     slots, moved = {address.slot for address in devices}, set(plan.subjects)
     others = [fact for fact in plan.facts_of(FUNCTION) if fact.subject not in moved]
-    return any(PciAddress(fact.subject).slot in slots and not _on_vfio(binding_in(fact).driver) for fact in others)
+    return any(PciAddress(fact.subject).slot in slots and not binding_in(fact).on_vfio for fact in others)
 
 
 def _bound_again(
-    before: dict[str, str | None], devices: tuple[PciAddress, ...], *, with_group: bool = False
+    before: dict[str, Binding], devices: tuple[PciAddress, ...], *, with_group: bool = False
 ) -> tuple[str, ...]:
-    asked = {driver: [d for d in devices if before.get(d) == driver] for driver in before.values()}
+    drivers = {address: binding.driver for address, binding in before.items()}
+    asked = {driver: [d for d in devices if drivers.get(d) == driver] for driver in drivers.values()}
     more = " --with-group" if with_group else ""
     return tuple(f"vfioctl bind {' '.join(those)} --driver {driver}{more}" for driver, those in asked.items() if those)
 
