@@ -80,7 +80,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "placement": ("model", "probe", "choosing", "explaining", "place", "api", "render"),
     "claims": ("model", "ledger", "probe", "lifecycle", "reconcile", "parts", "api", "render", "cli"),
-    "containers": ("model", "cdi", "oci", "kata", "parts", "api", "render", "cli"),
+    "containers": ("cdi", "oci", "kata", "parts", "api", "render", "cli"),
     "domain": (
         *("model", "document", "probe", "check", "build", "resources", "run", "define"),
         *("actions", "parts", "api", "render", "cli"),

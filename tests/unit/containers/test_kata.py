@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tests.unit.conftest import Golden, Run
 from tests.unit.containers.test_cdi import GPU, OTHER, Ledger, a_claim, put
 from vfioctl.claims.model.cdi import Node
+from vfioctl.containers.api import KataApi
 from vfioctl.containers.cdi.api import CdiApi
 from vfioctl.containers.cdi.intent import CdiIntent
-from vfioctl.containers.kata.api import KataApi
 from vfioctl.containers.kata.check import Finding
 from vfioctl.containers.kata.settings import Needs, drop_in, merged, needs_of, permits
 from vfioctl.errors import HostError

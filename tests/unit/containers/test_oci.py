@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from tests.unit.conftest import Run
 from tests.unit.containers.test_cdi import GPU, NOBODY, OTHER, Ledger, a_claim, needs_root
 from vfioctl.claims.model.claim import ClaimState
-from vfioctl.containers.oci.api import OciApi, bundle_in
-from vfioctl.containers.oci.bundle import opened_config, replace_config
+from vfioctl.containers.api import OciApi
+from vfioctl.containers.oci.bundle import bundle_in, opened_config, replace_config
 from vfioctl.containers.oci.document import DeviceNode, injected, read_config, written
 from vfioctl.errors import BadDocument, BadSpec, Busy, ConflictError, HostError
 from vfioctl.host import Host

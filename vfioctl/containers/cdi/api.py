@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.model.cdi import KIND, cdi_file, file_name
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from vfioctl.containers.cdi.choose import Passthrough
     from vfioctl.containers.cdi.files import CdiFileFound
     from vfioctl.containers.cdi.intent import CdiIntent
-    from vfioctl.containers.model.claims import Claims
     from vfioctl.core.action import Progress
     from vfioctl.core.change import Outcome, Plan
     from vfioctl.inventory.model.functions import Inventory
@@ -44,6 +43,14 @@ class Exported:
     """Empty: no device is left, so there is no file."""
     devices: tuple[CdiDevice, ...]
     notes: tuple[str, ...]
+
+
+class Claims(Protocol):
+    """The methods of `ClaimsApi` by which containers get devices."""
+
+    def claims(self, *, live_only: bool = True) -> tuple[Claim, ...]: ...
+
+    def claim(self, name: str) -> Claim: ...
 
 
 class CdiApi:

@@ -14,7 +14,6 @@ from vfioctl.console.lazy import Command, group_app
 from vfioctl.console.options import AsJson, DryRun, completion
 from vfioctl.console.output import emit, emit_document, emit_file, say
 from vfioctl.containers.api import ContainersApi
-from vfioctl.containers.oci.api import MOST_STATE, bundle_in
 from vfioctl.errors import BadSpec
 
 app = group_app("oci")
@@ -70,6 +69,8 @@ def inject(
     """
     api = ContainersApi(opened(ctx)).oci
     if bundle is None:
+        from vfioctl.containers.oci.bundle import bundle_in
+
         text = _stdin()
         bundle = bundle_in(text)
         if bundle is None:
@@ -88,6 +89,7 @@ def inject(
 
 
 def _stdin() -> bytes:
+    from vfioctl.containers.oci.bundle import MOST_STATE
     from vfioctl.kernel.untrusted_files import read_stream
 
     if sys.stdin is None or sys.stdin.isatty():

@@ -216,9 +216,3 @@ def _shown(nodes: Iterable[dict[str, Any]], rules: Iterable[dict[str, Any]], not
         for rule in rules
     ]
     return [*devices, *words, *(f"annotation {name}={notes[name]}" for name in (CLAIM, NODES) if name in notes)]
-
-
-def with_control(devices: Sequence[DeviceNode], control: DeviceNode | None) -> tuple[DeviceNode, ...]:
-    """Return the nodes in the order in which runtimes expect them: /dev/vfio/vfio first, where group nodes need it."""
-    unique = tuple(dict.fromkeys(devices))
-    return (control, *unique) if control and any(GROUP_NODE.fullmatch(device.path) for device in unique) else unique

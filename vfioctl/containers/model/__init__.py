@@ -1,1 +1,0 @@
-"""Values and protocols of containers. May not do input or output."""
