@@ -133,8 +133,7 @@ class KataApi:
         """Return the lines of the check, for the devices of a claim, or for all on VFIO. Raises BadSpec."""
         from vfioctl.containers.cdi.files import read_cdi_files
         from vfioctl.containers.kata.check import Host, findings
-        from vfioctl.containers.kata.read import read_kata
-        from vfioctl.containers.kata.settings import needs_of
+        from vfioctl.containers.kata.settings import needs_of, read_kata
         from vfioctl.inventory.api import InventoryApi
         from vfioctl.kernel.lenient import number_of
 

@@ -173,18 +173,18 @@ class CdiApi:
 
     def export(self, intent: CdiIntent, directory: Path, *, dry_run: bool = False) -> Exported:
         """Write the file to another directory, or remove it there; see `plan`. It is not journaled."""
-        from vfioctl.containers.cdi import elsewhere
         from vfioctl.containers.cdi.choose import notes
         from vfioctl.containers.cdi.document import text_of
+        from vfioctl.containers.cdi.files import read_named, replace_named
 
         path = str(directory.absolute() / file_name(intent.kind))
-        before = elsewhere.read(path)
+        before = read_named(path)
         devices, missing = self._devices(intent, path, before)
         if missing and not (devices or before):
             _refuse_without_node(missing, intent)
         text = text_of(intent.kind, devices)
         if not dry_run:
-            elsewhere.replace(path, text)
+            replace_named(path, text)
         return Exported(path, text, devices, tuple(notes(devices, missing)))
 
     def _devices(self, intent: CdiIntent, path: str, before: str) -> tuple[tuple[CdiDevice, ...], tuple[Subject, ...]]:

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from vfioctl.claims.model.cdi import CDEV_NODE, CONTROL_NODE, GROUP_NODE, CdiDevice, subject_called
-from vfioctl.containers.cdi.validate import problems_of
-from vfioctl.containers.cdi.versions import needed_version
+from vfioctl.containers.cdi.validate import needed_version, problems_of
 from vfioctl.errors import VfioctlError
 from vfioctl.untrusted_text import parse_json
 

@@ -1,9 +1,15 @@
-"""Reads the CDI files of a host, also those of other programs, and checks files that users name. Reads only."""
+"""CDI files: reads those of a host, also of other programs, and checks, reads and replaces files that users name.
+
+As root, follows no other user's links.
+"""
 
 from __future__ import annotations
 
+import errno as errnos
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,16 +17,20 @@ from typing import Any
 from vfioctl.claims.model.cdi import CONTROL_NODE, file_name
 from vfioctl.containers.cdi.document import devices_in
 from vfioctl.containers.cdi.validate import MOST_BYTES, problems_of
-from vfioctl.errors import ConflictError, KernelRefused
+from vfioctl.errors import ConflictError, HostError, KernelRefused
+from vfioctl.kernel.descriptors import closing
+from vfioctl.kernel.files import replace_file
 from vfioctl.kernel.host_paths import CDI_ETC, CDI_RUN
 from vfioctl.kernel.lenient import names_in
 from vfioctl.kernel.protocol import FileReader
-from vfioctl.kernel.untrusted_files import read_file
+from vfioctl.kernel.trusted import opened_directory, status_of
+from vfioctl.kernel.untrusted_files import read_file, read_regular
 from vfioctl.untrusted_text import parse_json
 
 _ENDINGS = (".json", ".yaml")
 _KIND = re.compile(r"""^kind:[ \t]*["']?([A-Za-z0-9_./-]+)["']?[ \t]*(?:#.*)?$""", re.MULTILINE)
 _DEVICE = re.compile(r"""^[ \t]*(?:-[ \t]+)?name:[ \t]*["']?([A-Za-z0-9_.:-]+)["']?[ \t]*(?:#.*)?$""", re.MULTILINE)
+_HINT = "name a directory that only you can change"
 _YAML = "YAML: only its kind and its names were looked up"
 
 
@@ -57,13 +67,12 @@ def _read(kernel: FileReader, path: str) -> CdiFileFound:
 def understood(path: str, text: str) -> CdiFileFound:
     """Return what a file says."""
     try:
-        document = parse_json(text, strict=True)
+        document: Any = parse_json(text, strict=True)
     except ValueError as error:
         return _from_yaml(path, text) if path.endswith(".yaml") else CdiFileFound(path, problems=(str(error),))
-    problems = problems_of(text)
-    if problems:
-        return CdiFileFound(path, kind=_text(document, "kind"), problems=problems)
-    kind = document["kind"]
+    kind: Any = document.get("kind") if isinstance(document, dict) else ""
+    if problems := problems_of(text):
+        return CdiFileFound(path, kind=kind if isinstance(kind, str) else "", problems=problems)
     devices = {device["name"]: _nodes(device) for device in document["devices"]}
     return CdiFileFound(path, kind, document["cdiVersion"], devices, ours=_is_ours(path, text, kind))
 
@@ -91,11 +100,6 @@ def _host_node(node: Mapping[str, Any]) -> str:
     """Return the host's node behind one in a container. Numbers count before paths (fillInfo of the CDI library)."""
     numbers = f" {node['major']}:{node.get('minor', 0)}" if node.get("type") and node.get("major") else ""
     return f"{node.get('hostPath') or node['path']}{numbers}"
-
-
-def _text(document: object, name: str) -> str:
-    value = document.get(name) if isinstance(document, dict) else None
-    return value if isinstance(value, str) else ""
 
 
 def refuse_defined_elsewhere(files: Iterable[CdiFileFound], kind: str, names: Iterable[str], *, besides: str) -> None:
@@ -133,3 +137,42 @@ def check_file(path: Path) -> Checked:
         return Checked(str(path), problems=problems)
     document = parse_json(data, strict=True)
     return Checked(str(path), document["cdiVersion"], len(document["devices"]))
+
+
+# -- a file in a directory that the user named ---------------------------------------------------------
+
+
+def read_named(path: str) -> str:
+    """Return the text of a file; empty if there is none. Raises HostError."""
+    folder, name = os.path.split(path)
+    refused, gone = host_error(f"{path} could not be read", hint=_HINT), suppress(FileNotFoundError)
+    with refused, gone, opened_directory(folder) as directory:
+        if status_of(directory, name) is not None:
+            return read_within(directory, name)[0].decode("utf-8", "replace")
+    return ""
+
+
+def replace_named(path: str, text: str) -> None:
+    """Replace a file as a whole; remove it if there is no text. Raises HostError."""
+    with host_error(f"{path} could not be {'written' if text else 'removed'}", hint=_HINT):
+        replace_file(path, text or None)
+
+
+def read_within(directory: int, name: str) -> tuple[bytes, os.stat_result]:
+    """Return the content and the status of a regular file in an open directory, following no link. Raises OSError."""
+    with closing(os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)) as fd:
+        data, status = read_regular(fd, MOST_BYTES + 1), os.fstat(fd)
+    if len(data) > MOST_BYTES:
+        raise OSError(errnos.EFBIG, f"it is larger than {MOST_BYTES >> 20} MiB")
+    return data, status
+
+
+@contextmanager
+def host_error(message: str, *, hint: str) -> Iterator[None]:
+    """Raise HostError for an OSError in the block."""
+    try:
+        yield
+    except OSError as error:
+        failure = HostError(message, hint=hint)
+        failure.kernel_said = error.strerror or str(error)
+        raise failure from None

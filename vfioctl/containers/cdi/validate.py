@@ -1,19 +1,35 @@
 """Checks a CDI document as the strictest runtime does: unknown fields, names, values, versions. Pure.
 
-The JSON schema of the specification accepts unknown fields, and devices of the same name; runtimes do not.
+The JSON schema of the specification accepts unknown fields, and devices of the same name; runtimes do not. They refuse
+a version that they do not know, and podman 4.3 knows none after 0.5.0: a document says the lowest one that it needs.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
-from vfioctl.containers.cdi.versions import VERSIONS, needed_version
 from vfioctl.untrusted_text import parse_json
 
+OLDEST = "0.3.0"
+"""Earlier versions had another form, and current runtimes refuse them."""
+VERSIONS = (OLDEST, "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0")
+SINCE: Mapping[tuple[str, str], str] = {
+    ("document", "annotations"): "0.6.0",
+    ("device", "annotations"): "0.6.0",
+    ("mount", "type"): "0.4.0",
+    ("device node", "hostPath"): "0.5.0",
+    ("container edits", "intelRdt"): "0.7.0",
+    ("container edits", "additionalGids"): "0.7.0",
+    ("container edits", "netDevices"): "1.1.0",
+    ("Intel RDT", "schemata"): "1.1.0",
+    ("Intel RDT", "enableMonitoring"): "1.1.0",
+}
+"""The version that added a field, by the part that has it. All others have been there from the start."""
+_LISTED = {"deviceNodes": "device node", "mounts": "mount", "hooks": "hook", "netDevices": "network device"}
 MOST_BYTES = 4 << 20
 MOST_PROBLEMS = 100
 """The maximum number of problems reported."""
@@ -25,15 +41,7 @@ _ANNOTATION = re.compile(
     r"(?:[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII
 )
 _HOOKS = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
-_MOST_ID = 0xFFFF_FFFF
 _MOST_SECONDS = 1 << 31
-
-
-class Field(NamedTuple):
-    """A field of an object, and how its value is checked."""
-
-    check: Check
-    required: bool = False
 
 
 def problems_of(text: str | bytes) -> tuple[str, ...]:
@@ -45,26 +53,59 @@ def problems_of(text: str | bytes) -> tuple[str, ...]:
     return tuple(_problems(document))
 
 
-def _twice(names: Iterable[str]) -> list[str]:
-    return [name for name, count in Counter(names).items() if count > 1]
-
-
 def _problems(document: Any) -> Problems:
     problems = list(islice(_DOCUMENT("", document), MOST_PROBLEMS))
     yield from problems
     if problems:
         return
-    for name in _twice(device["name"] for device in document["devices"]):
-        yield f"devices: {name} is there twice"
+    for name, count in Counter(device["name"] for device in document["devices"]).items():
+        if count > 1:
+            yield f"devices: {name} is there twice"
     needed, why = needed_version(document)
     if VERSIONS.index(document["cdiVersion"]) < VERSIONS.index(needed):
         yield f"cdiVersion: {why} needs at least {needed}"
 
 
+# -- versions --------------------------------------------------------------------------------------
+
+
+def needed_version(document: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the lowest version with all that a valid document uses, and what needs it; empty if nothing does."""
+    needs = [(OLDEST, ""), *_needs(document)]
+    return max(needs, key=lambda need: VERSIONS.index(need[0]))
+
+
+def _needs(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield from _fields("document", document)
+    if "." in document["kind"].partition("/")[2]:
+        yield "0.6.0", "a dot in the class"
+    for device in document["devices"]:
+        yield from _fields("device", device)
+        if not re.match("[A-Za-z]", device["name"]):
+            yield "0.5.0", "a name that begins with a digit"
+    for owner in (document, *document["devices"]):
+        yield from _edits(owner.get("containerEdits", {}))
+
+
+def _edits(edits: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield from _fields("container edits", edits)
+    yield from _fields("Intel RDT", edits.get("intelRdt", {}))
+    for field, part in _LISTED.items():
+        items: Sequence[Mapping[str, Any]] = edits.get(field, ())
+        for item in items:
+            yield from _fields(part, item)
+
+
+def _fields(part: str, fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """An empty list or text counts as a field that is not there, as it does for the runtimes' library."""
+    used = [name for name, value in fields.items() if (part, name) in SINCE and value not in ("", [], {})]
+    return ((SINCE[part, name], name) for name in used)
+
+
 # -- kinds of values -------------------------------------------------------------------------------
 
 
-def _object(fields: Mapping[str, Field], *, filled: bool = False) -> Check:
+def _object(*required: str, filled: bool = False, **fields: Check) -> Check:
     def check(place: str, value: Any) -> Problems:
         if not isinstance(value, dict):
             yield f"{place or 'the document'}: not an object"
@@ -73,10 +114,10 @@ def _object(fields: Mapping[str, Field], *, filled: bool = False) -> Check:
         for name in value:
             if name not in fields:
                 yield f"{start}{name[:40]!a}: not a field of CDI"
-        for name, field in fields.items():
+        for name, check_field in fields.items():
             if name in value:
-                yield from field.check(f"{start}{name}", value[name])
-            elif field.required:
+                yield from check_field(f"{start}{name}", value[name])
+            elif name in required:
                 yield f"{start}{name}: missing"
         if filled and not any(value.values()):
             yield f"{place}: empty, so the device would change nothing"
@@ -150,73 +191,71 @@ def _is_kind(text: str) -> bool:
 _any_text = _text(lambda _: True, "not a text without null bytes")
 _filled = _text(bool, "empty")
 _path = _text(_is_absolute, "not an absolute path")
-_id = _number(0, _MOST_ID)
+_id = _number(0, 0xFFFF_FFFF)
 _environment = _list(_text(lambda text: text.find("=") > 0, "not NAME=VALUE"))
 
 _DEVICE_NODE = _object(
-    {
-        "path": Field(_path, required=True),
-        "hostPath": Field(_path),
-        "type": Field(_text(lambda text: text in ("", "b", "c", "u", "p"), "not b, c, u or p")),
-        "major": Field(_number(0, _MOST_ID)),
-        "minor": Field(_number(0, _MOST_ID)),
-        "fileMode": Field(_number(0, 0o7777)),
-        "permissions": Field(_text(_is_permissions, "neither none nor letters of rwm")),
-        "uid": Field(_id),
-        "gid": Field(_id),
-    }
+    "path",
+    path=_path,
+    hostPath=_path,
+    type=_text(lambda text: text in ("", "b", "c", "u", "p"), "not b, c, u or p"),
+    major=_id,
+    minor=_id,
+    fileMode=_number(0, 0o7777),
+    permissions=_text(_is_permissions, "neither none nor letters of rwm"),
+    uid=_id,
+    gid=_id,
 )
 _MOUNT = _object(
-    {
-        "hostPath": Field(_filled, required=True),
-        "containerPath": Field(_path, required=True),
-        "options": Field(_list(_any_text)),
-        "type": Field(_any_text),
-    }
+    "hostPath",
+    "containerPath",
+    hostPath=_filled,
+    containerPath=_path,
+    options=_list(_any_text),
+    type=_any_text,
 )
 _HOOK = _object(
-    {
-        "hookName": Field(_text(lambda text: text in _HOOKS, f"not one of {', '.join(_HOOKS)}"), required=True),
-        "path": Field(_path, required=True),
-        "args": Field(_list(_any_text)),
-        "env": Field(_environment),
-        "timeout": Field(_number(1, _MOST_SECONDS)),
-    }
+    "hookName",
+    "path",
+    hookName=_text(lambda text: text in _HOOKS, f"not one of {', '.join(_HOOKS)}"),
+    path=_path,
+    args=_list(_any_text),
+    env=_environment,
+    timeout=_number(1, _MOST_SECONDS),
 )
 _RDT = _object(
-    {
-        "closID": Field(_text(lambda text: text == "/" or "/" not in text, "not a name")),
-        "l3CacheSchema": Field(_any_text),
-        "memBwSchema": Field(_any_text),
-        "schemata": Field(_list(_any_text)),
-        "enableCMT": Field(_truth),
-        "enableMBM": Field(_truth),
-        "enableMonitoring": Field(_truth),
-    }
+    closID=_text(lambda text: text == "/" or "/" not in text, "not a name"),
+    l3CacheSchema=_any_text,
+    memBwSchema=_any_text,
+    schemata=_list(_any_text),
+    enableCMT=_truth,
+    enableMBM=_truth,
+    enableMonitoring=_truth,
 )
-_NETWORK = _object({"hostInterfaceName": Field(_filled, required=True), "name": Field(_filled, required=True)})
-_EDITS: Mapping[str, Field] = {
-    "env": Field(_environment),
-    "deviceNodes": Field(_list(_DEVICE_NODE)),
-    "mounts": Field(_list(_MOUNT)),
-    "hooks": Field(_list(_HOOK)),
-    "intelRdt": Field(_RDT),
-    "additionalGids": Field(_list(_id)),
-    "netDevices": Field(_list(_NETWORK)),
+_NETWORK = _object("hostInterfaceName", "name", hostInterfaceName=_filled, name=_filled)
+_EDITS: Mapping[str, Check] = {
+    "env": _environment,
+    "deviceNodes": _list(_DEVICE_NODE),
+    "mounts": _list(_MOUNT),
+    "hooks": _list(_HOOK),
+    "intelRdt": _RDT,
+    "additionalGids": _list(_id),
+    "netDevices": _list(_NETWORK),
 }
 _DEVICE = _object(
-    {
-        "name": Field(_text(lambda text: bool(_NAME.fullmatch(text)), "not a name of a device"), required=True),
-        "annotations": Field(_annotations),
-        "containerEdits": Field(_object(_EDITS, filled=True), required=True),
-    }
+    "name",
+    "containerEdits",
+    name=_text(lambda text: bool(_NAME.fullmatch(text)), "not a name of a device"),
+    annotations=_annotations,
+    containerEdits=_object(filled=True, **_EDITS),
 )
 _DOCUMENT = _object(
-    {
-        "cdiVersion": Field(_text(lambda text: text in VERSIONS, f"not one of {', '.join(VERSIONS)}"), required=True),
-        "kind": Field(_text(_is_kind, "not a kind, vendor/class"), required=True),
-        "annotations": Field(_annotations),
-        "devices": Field(_list(_DEVICE, filled=True), required=True),
-        "containerEdits": Field(_object(_EDITS)),
-    }
+    "cdiVersion",
+    "kind",
+    "devices",
+    cdiVersion=_text(lambda text: text in VERSIONS, f"not one of {', '.join(VERSIONS)}"),
+    kind=_text(_is_kind, "not a kind, vendor/class"),
+    annotations=_annotations,
+    devices=_list(_DEVICE, filled=True),
+    containerEdits=_object(filled=False, **_EDITS),
 )

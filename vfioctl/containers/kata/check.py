@@ -17,6 +17,7 @@ from vfioctl.containers.kata.settings import (
     MOST_PORTS,
     NO_PORT,
     PORTS,
+    Kata,
     Needs,
     hypervisor_of,
     permits,
@@ -39,19 +40,6 @@ class Finding:
     found: str
     remedy: str = ""
     ok: bool | None = True
-
-
-@dataclass(frozen=True)
-class Kata:
-    """What was read of Kata, containerd and the kubelet. None: there is no such file, or it could not be read."""
-
-    path: str = ""
-    settings: Mapping[str, Any] | None = None
-    problem: str = ""
-    pod_annotations: tuple[str, ...] | None = None
-    """Those that containerd hands to Kata; None also if it has no runtime of Kata."""
-    resources: Mapping[str, tuple[str, ...]] | None = None
-    """The ids of each resource that device plugins have reported to the kubelet."""
 
 
 @dataclass(frozen=True)

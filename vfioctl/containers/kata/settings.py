@@ -1,17 +1,23 @@
-"""What Kata's guest needs to have devices: PCIe ports and address space; and Kata's settings with drop-ins. Pure."""
+"""Kata's settings, which are only read, and what its guest needs of them to have devices: PCIe ports, address space."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from vfioctl.claims.model.cdi import Node
-from vfioctl.errors import HostError
+from vfioctl.errors import HostError, KernelRefused
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.values import PciAddress, Subject
+from vfioctl.kernel.lenient import names_in
+from vfioctl.kernel.protocol import FileReader
+from vfioctl.kernel.untrusted_files import read_file
 from vfioctl.units import format_size
+from vfioctl.untrusted_text import parse_json, parse_toml
 
 MOST_PORTS = 16
 """Kata's limit of root ports, and of switch ports."""
@@ -22,6 +28,125 @@ PORTS = {"root-port": "pcie_root_port", "switch-port": "pcie_switch_port", "brid
 """The places for cold-plugged devices, and the setting with the number of ports of each."""
 NO_PORT = "no-port"
 MODES = ("guest-kernel", "vfio")
+_PLACES = (
+    "/etc/kata-containers/configuration.toml",
+    "/usr/share/defaults/kata-containers/configuration.toml",
+    "/opt/kata/share/defaults/kata-containers/configuration.toml",
+)
+_CONTAINERD = "/etc/containerd/config.toml"
+_KUBELET = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
+_MOST = 4 << 20
+
+
+@dataclass(frozen=True)
+class Kata:
+    """What was read of Kata, containerd and the kubelet. None: there is no such file, or it could not be read."""
+
+    path: str = ""
+    settings: Mapping[str, Any] | None = None
+    problem: str = ""
+    pod_annotations: tuple[str, ...] | None = None
+    """Those that containerd hands to Kata; None also if it has no runtime of Kata."""
+    resources: Mapping[str, tuple[str, ...]] | None = None
+    """The ids of each resource that device plugins have reported to the kubelet."""
+
+
+def read_kata(kernel: FileReader, config: Path | None) -> Kata:
+    """Read Kata's configuration and its needs. `config`: its configuration.toml; None for the first that exists."""
+    path = str(config) if config else next((place for place in _PLACES if kernel.has(place)), "")
+    settings: Mapping[str, Any] | None = None
+    file, problem = path, ""
+    try:
+        if path:
+            documents = []
+            for file in (path, *(_beside(path) if config else _drop_ins(kernel, path))):
+                text = read_file(Path(file), _MOST).decode("utf-8", "replace") if config else kernel.read(file)
+                documents.append(parse_toml(text))
+            settings = merged(documents)
+    except KernelRefused as error:
+        problem = f"{file} cannot be read: {error.symbol}"
+    except OSError as error:
+        problem = f"{file} cannot be read: {error.strerror}"
+    except ValueError as error:
+        problem = f"{file} is no TOML: {error}"
+    return Kata(path, settings, problem, _pod_annotations(kernel), _plugins(kernel))
+
+
+def _beside(config: str) -> list[str]:
+    folder = f"{os.path.dirname(os.path.realpath(config))}/config.d"
+    return sorted(map(str, Path(folder).glob("*.toml")))
+
+
+def _drop_ins(kernel: FileReader, path: str) -> list[str]:
+    folder = f"{path.rpartition('/')[0]}/config.d"
+    return [f"{folder}/{name}" for name in names_in(kernel, folder) if name.endswith(".toml")]
+
+
+def _pod_annotations(kernel: FileReader) -> tuple[str, ...] | None:
+    """Return what containerd hands to Kata; None if it has no runtime of that type."""
+    try:
+        pod_annotations = list(_of_kata(parse_toml(kernel.read(_CONTAINERD))))
+    except (KernelRefused, ValueError):
+        return None
+    return tuple(dict.fromkeys(text for listed in pod_annotations for text in listed)) if pod_annotations else None
+
+
+def _of_kata(table: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Yield the annotations of each runtime whose type names Kata."""
+    kind, listed = table.get("runtime_type"), table.get("pod_annotations")
+    if isinstance(kind, str) and "kata" in kind:
+        yield [text for text in listed if isinstance(text, str)] if isinstance(listed, list) else []
+    for section in table.values():
+        if isinstance(section, Mapping):
+            yield from _of_kata(section)
+
+
+def _plugins(kernel: FileReader) -> Mapping[str, tuple[str, ...]] | None:
+    """Return the ids of each resource in the kubelet's checkpoint."""
+    try:
+        document = parse_json(kernel.read(_KUBELET))
+        listed = document["Data"]["RegisteredDevices"]
+        return {str(name): tuple(str(device) for device in ids or ()) for name, ids in (listed or {}).items()}
+    except (KernelRefused, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def merged(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the settings of a configuration and its drop-ins: a later table adds to an earlier one."""
+    settings: dict[str, Any] = {}
+    for document in documents:
+        for name, value in document.items():
+            both = isinstance(value, Mapping) and isinstance(settings.get(name), Mapping)
+            settings[name] = merged([settings[name], value]) if both else value
+    return settings
+
+
+def hypervisor_of(settings: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Return the name of the hypervisor and its table; empty if there is none."""
+    tables = settings.get("hypervisor")
+    for name, table in tables.items() if isinstance(tables, Mapping) else ():
+        if isinstance(table, Mapping):
+            return name, table
+    return "", {}
+
+
+def runtime_of(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    table = settings.get("runtime")
+    return table if isinstance(table, Mapping) else {}
+
+
+def permits(patterns: object, name: str) -> bool:
+    """Return whether enable_annotations allows a pod to set this: each entry is a regular expression."""
+    for pattern in patterns if isinstance(patterns, list) else ():
+        try:
+            if isinstance(pattern, str) and len(pattern) < 1000 and re.fullmatch(pattern, name):
+                return True
+        except re.error:
+            continue
+    return False
+
+
+# -- what a guest needs ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -69,41 +194,6 @@ def _window(size: int) -> int:
     if not size:
         return 0
     return max(_LEAST_WINDOW, 1 << (size - 1).bit_length())
-
-
-def merged(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the settings of a configuration and its drop-ins: a later table adds to an earlier one."""
-    settings: dict[str, Any] = {}
-    for document in documents:
-        for name, value in document.items():
-            both = isinstance(value, Mapping) and isinstance(settings.get(name), Mapping)
-            settings[name] = merged([settings[name], value]) if both else value
-    return settings
-
-
-def hypervisor_of(settings: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Return the name of the hypervisor and its table; empty if there is none."""
-    tables = settings.get("hypervisor")
-    for name, table in tables.items() if isinstance(tables, Mapping) else ():
-        if isinstance(table, Mapping):
-            return name, table
-    return "", {}
-
-
-def runtime_of(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    table = settings.get("runtime")
-    return table if isinstance(table, Mapping) else {}
-
-
-def permits(patterns: object, name: str) -> bool:
-    """Return whether enable_annotations allows a pod to set this: each entry is a regular expression."""
-    for pattern in patterns if isinstance(patterns, list) else ():
-        try:
-            if isinstance(pattern, str) and len(pattern) < 1000 and re.fullmatch(pattern, name):
-                return True
-        except re.error:
-            continue
-    return False
 
 
 def drop_in(needs: Needs, *, mode: str, hypervisor: str = "qemu") -> str:

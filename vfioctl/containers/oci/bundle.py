@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vfioctl.containers.cdi.elsewhere import read_within
-from vfioctl.errors import BadDocument, Busy, HostError
+from vfioctl.containers.cdi.files import host_error, read_within
+from vfioctl.errors import BadDocument, Busy
 from vfioctl.kernel.files import write_into
 from vfioctl.kernel.trusted import opened_directory
 from vfioctl.untrusted_text import parse_json
@@ -35,15 +35,9 @@ class Opened(NamedTuple):
 @contextmanager
 def opened_config(bundle: Path) -> Iterator[Opened]:
     """Read a bundle's config.json. Raises HostError."""
-    try:
-        with opened_directory(str(bundle)) as directory:
-            yield Opened(directory, *read_within(directory, NAME))
-    except OSError as error:
-        failure = HostError(
-            f"{bundle / NAME} cannot be edited", hint="name a bundle's directory that only you can change"
-        )
-        failure.kernel_said = error.strerror or str(error)
-        raise failure from None
+    hint = "name a bundle's directory that only you can change"
+    with host_error(f"{bundle / NAME} cannot be edited", hint=hint), opened_directory(str(bundle)) as directory:
+        yield Opened(directory, *read_within(directory, NAME))
 
 
 def replace_config(opened: Opened, data: bytes) -> None:
