@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING
 
-from vfioctl.claims.ledger.ledger import ClaimLedger
 from vfioctl.claims.ledger.rows import CLAIM
+from vfioctl.claims.lifecycle.lifecycle import ADOPTED, Lifecycle, refuse_unheld
 from vfioctl.claims.lifecycle.liveness import after, moment_of
-from vfioctl.claims.model.claim import Claim, Claimed
+from vfioctl.claims.model.claim import Claim, Claimed, ClaimState, Preview
 from vfioctl.errors import BadSpec, NoCapacity
-from vfioctl.inventory.api import Waiting
+from vfioctl.inventory.api import InventoryApi, Waiting
 from vfioctl.placement.model.claims import Owner
 
 if TYPE_CHECKING:
-    from vfioctl.claims.lifecycle.lifecycle import Confirm, Lifecycle, Preview
     from vfioctl.claims.model.claim import Event
     from vfioctl.claims.model.documents import Nodes, Stale
     from vfioctl.claims.reconcile.reconcile import Reconciling
-    from vfioctl.core.action import Progress
     from vfioctl.core.change import Plan
     from vfioctl.inventory.model.values import Subject
     from vfioctl.placement.model.capacity import Capacity, Context
@@ -37,22 +34,8 @@ NO_LABELS: Mapping[str, str] = {}
 _PAUSE = 0.2
 
 
-class ClaimsApi:
+class ClaimsApi(Lifecycle):
     """The claims of one host."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    @cached_property
-    def ledger(self) -> ClaimLedger:
-        """The claims' part of the ledger."""
-        return ClaimLedger(self._session.store, self._session.publish)
-
-    @cached_property
-    def _lifecycle(self) -> Lifecycle:
-        from vfioctl.claims.lifecycle.lifecycle import Lifecycle
-
-        return Lifecycle(self._session, self.ledger)
 
     # -- looking -----------------------------------------------------------------------------------
 
@@ -98,15 +81,13 @@ class ClaimsApi:
 
     def capacity(self, *, cpus: bool = False, ledger: bool = True) -> Capacity:
         """Return the host's capacity. `ledger`: whether claims count."""
-        from vfioctl.placement.api import PlacementApi
         from vfioctl.placement.model.claims import Taken
 
-        return PlacementApi(self._session).capacity(self.ledger.taken() if ledger else Taken(), cpus=cpus)
+        return self._placement.capacity(self.ledger.taken() if ledger else Taken(), cpus=cpus)
 
     def devices_called(self, words: Sequence[str]) -> tuple[Subject, ...]:
         """Return the functions and mediated devices with these names. Raises BadAddress, UnknownDevice, BadSpec."""
         from vfioctl.claims.lifecycle.devices import subjects
-        from vfioctl.inventory.api import InventoryApi
 
         return subjects(InventoryApi(self._session).inventory(nvml=False, near=words), words)
 
@@ -115,9 +96,7 @@ class ClaimsApi:
 
         Raises BadSpec, NoCapacity.
         """
-        from vfioctl.placement.api import PlacementApi
-
-        return PlacementApi(self._session).free_vgpus(word, self.ledger.taken(but=but), exclude)
+        return self._placement.free_vgpus(word, self.ledger.taken(but=but), exclude)
 
     # -- creating ----------------------------------------------------------------------------------
 
@@ -129,10 +108,10 @@ class ClaimsApi:
         `but`: the ids of claims that do not count. Raises ClaimConflict, NoCapacity, UnknownDevice.
         """
         from vfioctl.claims.lifecycle.devices import draft
-        from vfioctl.placement.api import NO_CONTEXT, PlacementApi
+        from vfioctl.placement.api import NO_CONTEXT
 
         taken = self.ledger.taken(but=but)
-        capacity = PlacementApi(self._session).read(request, taken, context or NO_CONTEXT)
+        capacity = self._placement.read(request, taken, context or NO_CONTEXT)
         return draft(request, capacity, taken).placement, capacity
 
     def preview_create(self, request: ClaimRequest, key: str = "", *, over: Sequence[Claim] = ()) -> Preview:
@@ -140,71 +119,62 @@ class ClaimsApi:
 
         `over`: claims that will have been released by then; plans may change the devices of one of them.
         """
-        return self._lifecycle.preview_create(request, key, over=over)
+        from vfioctl.claims.lifecycle.device_plans import plan_needed
+        from vfioctl.claims.lifecycle.devices import draft
+
+        known = self._liveness.known(key, request.canonical()) if key else None
+        dead = (known.id,) if known and self._liveness.has_died(known) else ()
+        if known and not dead:
+            if known.state is ClaimState.RESERVED:  # its process still makes it
+                return self._again(known, ())
+            refuse_unheld(known)
+            return self._again(known, self.plans_again(known, bind=request.bind))
+        taken = self.ledger.taken(but=(*dead, *(claim.id for claim in over)))
+        capacity = self._placement.read(request, taken)
+        drafted = draft(request, capacity, taken)
+        subjects = {device.subject for device in drafted.claim.devices}
+        released = (claim.id for claim in over if not subjects.isdisjoint(device.subject for device in claim.devices))
+        before = (*dead, *released)
+        session = self._session.acting_for(f"{CLAIM}{before[0]}") if before else self._session
+        plan = plan_needed(session, drafted.claim, capacity, bind=request.bind)
+        return Preview(drafted.placement, capacity.inventory, plan if plan and not plan.nothing_to_do else None)
+
+    def _again(self, claim: Claim, plans: Sequence[Plan]) -> Preview:
+        from vfioctl.placement.model.placement import Placement
+
+        inventory = InventoryApi(self._session).inventory(nvml=False)
+        devices = tuple(device.subject for device in claim.devices if device.asked)
+        ours = {device.address for device in claim.devices}
+        nodes = {f.numa_node for f in inventory.functions if f.address in ours and f.numa_node is not None}
+        why = (f"claim {claim.id} was made for this request and key already: it is {claim.state}",)
+        placement = Placement(devices, claim.cpus, claim.hugepages, tuple(sorted(nodes)), why)
+        return Preview(placement, inventory, next(iter(plans), None), claim)
 
     def preview_release(self, claim: Claim, *, wait: float = 0.0, waiting: Waiting | None = None) -> Plan | None:
         """Return the plan that `release` would apply; None if nothing has to be changed.
 
         Raises DeviceInUse, Unfinished.
         """
-        return self._lifecycle.preview_release(claim, wait=wait, waiting=waiting)
-
-    def create(
-        self,
-        request: ClaimRequest,
-        *,
-        key: str = "",
-        progress: Progress | None = None,
-        confirm: Confirm | None = None,
-    ) -> Claimed:
-        """Choose the devices of a request, reserve them, bring them into the state that it needs, and hold them.
-
-        `key`: names the request. Repeating it with its key returns its claim, after an interruption too.
-
-        Raises ClaimConflict, NoCapacity, Busy, and what `BindingApi.plan_bind`, `VgpuApi.plan_create` and
-        `Session.apply` raise. The claim has failed then; after Stuck it is wedged.
-        """
-        return self._lifecycle.create(request, key, progress, confirm)
+        claim = self._liveness.settled(claim)
+        is_over = not claim.is_live or self._liveness.has_died(claim)
+        return None if is_over else self._plan_undo(claim, wait=wait, waiting=waiting)
 
     def adopt(self, owner: str, devices: Sequence[Subject], labels: Mapping[str, str] = NO_LABELS) -> Claimed:
         """Claim devices that an owner already uses, over its quota too, which is reported. Raises ClaimConflict."""
         from vfioctl.placement.model.request import ClaimRequest
 
         request = ClaimRequest(owner=Owner(owner), devices=tuple(devices), bind=False, labels=labels)
-        return self._lifecycle.adopt(request)
+        claim, draft, _ = self._reserve(request, request.canonical(), "", as_they_are=True)
+        held = self.ledger.move(claim.id, ClaimState.HELD, moment_of(self._session), why=ADOPTED)
+        claimed = self._followed(Claimed(held))
+        over = draft.over_quota if draft else ""
+        return claimed._replace(problem="; ".join(filter(None, [over, claimed.problem])))
 
     # -- afterwards --------------------------------------------------------------------------------
 
-    def release(
-        self,
-        name: str,
-        *,
-        wait: float = 0.0,
-        waiting: Waiting | None = None,
-        unchanged_in_use: bool = False,
-        progress: Progress | None = None,
-        confirm: Confirm | None = None,
-    ) -> Claimed:
-        """Make the claim's devices what they were before the claim, and give them back. A second time does nothing.
-
-        `wait`: seconds to wait for holders; `waiting` is called meanwhile. `unchanged_in_use`: devices that the claim
-        did not change may be in use, as those that are with their drivers again.
-
-        Raises Busy while another process makes it, DeviceInUse, Unfinished, and what `Session.apply` raises; the claim
-        holds its devices then.
-        """
-        return self._lifecycle.release(
-            name,
-            wait=wait,
-            waiting=waiting,
-            unchanged_in_use=unchanged_in_use,
-            progress=progress,
-            confirm=confirm,
-        )
-
     def await_maker(self, name: str) -> Claim:
         """Wait until no process makes a claim any more, and return it. Raises Busy, Unfinished."""
-        return self._lifecycle.liveness.awaited(self.claim(name))
+        return self._liveness.awaited(self.claim(name))
 
     def renew(self, name: str, seconds: float | None) -> Claim:
         """Set when a live claim expires, from now on; None: never. Raises ClaimConflict, BadSpec."""
@@ -216,12 +186,10 @@ class ClaimsApi:
 
     def transfer(self, name: str, owner: str) -> Claim:
         """Give a live claim to another owner. Raises ClaimConflict, BadSpec; NoCapacity if it is over their quota."""
-        from vfioctl.placement.api import PlacementApi
-
-        claim, new, placements = self.claim(name), Owner(owner), PlacementApi(self._session)
+        claim, new = self.claim(name), Owner(owner)
 
         def refuse(taken: Taken) -> None:
-            if over := placements.over_quota(taken, new, {}, claim.gpus):
+            if over := self._placement.over_quota(taken, new, {}, claim.gpus):
                 raise NoCapacity(over, hint="release other claims of that owner, or raise the quota in config.toml")
 
         why = f"transferred from {claim.owner}"
@@ -238,7 +206,7 @@ class ClaimsApi:
         """Compares the ledger with the machine."""
         from vfioctl.claims.reconcile.reconcile import Reconciling
 
-        return Reconciling(self._session, self.ledger)
+        return Reconciling(self._session, self)
 
 
 def suggest_claims(session: Session, _begun: str) -> list[tuple[str, str]]:

@@ -13,8 +13,7 @@ from vfioctl.session import Session
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vfioctl.claims.lifecycle.lifecycle import Preview
-    from vfioctl.claims.model.claim import Claim
+    from vfioctl.claims.model.claim import Claim, Preview
     from vfioctl.core.change import Plan
 
 _NONE = "No claims to release."

@@ -17,7 +17,7 @@ from vfioctl.placement.model.claims import Hugepages, Owner
 from vfioctl.units import Uuid
 
 if TYPE_CHECKING:
-    from vfioctl.core.change import Outcome
+    from vfioctl.core.change import Outcome, Plan
     from vfioctl.inventory.model.functions import Inventory
     from vfioctl.placement.model.placement import Placement
 
@@ -136,6 +136,16 @@ class Claimed(NamedTuple):
     inventory: Inventory | None = None
     problem: str = ""
     """Why the CDI files could not be written again, if the configuration asks for that; an exceeded quota."""
+
+
+class Preview(NamedTuple):
+    """What a request would get on a host, and the plan that would be applied; None if nothing has to be changed."""
+
+    placement: Placement
+    inventory: Inventory
+    plan: Plan | None = None
+    claim: Claim | None = None
+    """The claim that the request's key has already, which would be returned."""
 
 
 class Event(NamedTuple):

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from vfioctl.claims.lifecycle.lifecycle import Lifecycle, followers
+from vfioctl.claims.lifecycle.lifecycle import followers
 from vfioctl.claims.lifecycle.liveness import moment_of
 from vfioctl.claims.model.claim import Claim
 from vfioctl.claims.model.difference import Difference, Fix, Reconciled
 from vfioctl.errors import VfioctlError
 
 if TYPE_CHECKING:
-    from vfioctl.claims.ledger.ledger import ClaimLedger
+    from vfioctl.claims.lifecycle.lifecycle import Lifecycle
     from vfioctl.core.action import Progress
     from vfioctl.core.change import Plan
     from vfioctl.session import Session
@@ -31,8 +31,8 @@ class Fixed(NamedTuple):
 class Reconciling:
     """Compares the claims of one host with the host."""
 
-    def __init__(self, session: Session, ledger: ClaimLedger) -> None:
-        self._session, self._ledger, self._lifecycle = session, ledger, Lifecycle(session, ledger)
+    def __init__(self, session: Session, lifecycle: Lifecycle) -> None:
+        self._session, self._ledger, self._lifecycle = session, lifecycle.ledger, lifecycle
 
     def compare(self) -> Reconciled:
         """Return the differences between the ledger and the machine. Raises StoreDamaged."""
