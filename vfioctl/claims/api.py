@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from vfioctl.claims.ledger.rows import CLAIM
 from vfioctl.claims.lifecycle.lifecycle import ADOPTED, Lifecycle, refuse_unheld
-from vfioctl.claims.lifecycle.liveness import after, moment_of
+from vfioctl.claims.lifecycle.liveness import after, moment_of, stale_claims
 from vfioctl.claims.model.claim import Claim, Claimed, ClaimState, Preview
 from vfioctl.errors import BadSpec, NoCapacity
 from vfioctl.inventory.api import InventoryApi, Waiting
@@ -197,8 +197,6 @@ class ClaimsApi(Lifecycle):
 
     def stale(self, claims: Iterable[Claim]) -> Stale:
         """Return which of these claims are stale, and why, by cheap checks only."""
-        from vfioctl.claims.reconcile.staleness import stale_claims
-
         return stale_claims(self._session, tuple(claims), self.ledger)
 
     @property

@@ -18,9 +18,9 @@ import pytest
 from tests.hosts.machines import FOUR_GPUS, copy, original, put_process, reduced, written
 from tests.unit.conftest import Answer, Golden, Run, timeless
 from vfioctl import sources
-from vfioctl.claims.model.difference import Seen, SeenFunction, Use
+from vfioctl.claims.model.difference import Seen, Use
 from vfioctl.claims.model.passthrough_devices import devices_in
-from vfioctl.claims.probe.container_states import read_containers
+from vfioctl.claims.probe.owners import read_containers
 from vfioctl.claims.reconcile.compare import compare
 from vfioctl.kernel.captured.host import Captured
 from vfioctl.kernel.recorded import tree as tree_of_hosts
@@ -316,7 +316,7 @@ def test_the_name_that_libvirt_has_is_proposed_as_the_owner() -> None:
         Use(GPU0, "a process that could not be found", "", "user/root"),
         Use(GPU0, "guest web1 (libvirt)", "web1", "vm/web1"),
     )
-    seen = Seen(LONG_AGO, "boot", {GPU0: SeenFunction("", "vfio-pci", on_vfio=True, viable=True)}, {}, uses=uses)
+    seen = Seen(LONG_AGO, "boot", {}, {}, uses=uses)
     (found,) = compare((), seen)
     assert found.words.startswith("a process that could not be found and guest web1 (libvirt) have it")
     assert "--owner vm/web1 " in found.remedy

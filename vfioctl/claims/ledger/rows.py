@@ -12,7 +12,6 @@ from shlex import quote
 from typing import Any
 
 from vfioctl.claims.model.claim import LABEL, Claim, ClaimedDevice, ClaimState, Event, Undo
-from vfioctl.claims.model.documents import device_document
 from vfioctl.core.published import texts
 from vfioctl.core.reservations import Reservation
 from vfioctl.errors import RequestError, StoreDamaged
@@ -119,7 +118,7 @@ def columns_of(claim: Claim, request: str) -> tuple[object, ...]:
 
 def devices_text(devices: Iterable[ClaimedDevice]) -> str:
     """Return devices as the ledger holds them."""
-    return json.dumps([device_document(device) for device in devices])
+    return json.dumps([vars(device) for device in devices])
 
 
 @lru_cache(maxsize=4096)  # a host's few devices have many claims, one after the other

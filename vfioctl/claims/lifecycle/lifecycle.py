@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from vfioctl.claims.ledger.ledger import Draft
-    from vfioctl.claims.model.difference import SeenCdi
+    from vfioctl.claims.model.difference import Difference
     from vfioctl.core.action import Progress
     from vfioctl.core.change import Plan
     from vfioctl.inventory.model.functions import Inventory
@@ -253,7 +253,7 @@ class Follower(Protocol):
     def follow(self) -> str:
         """Bring the files up to date after claims changed, if the configuration says so; return why that failed."""
 
-    def differences(self, inventory: Inventory, mdevs: Sequence[Vgpu]) -> Iterable[SeenCdi]:
+    def differences(self, inventory: Inventory, mdevs: Sequence[Vgpu]) -> Iterable[Difference]:
         """Return where the files differ from the claims, and from these devices, which were just read."""
 
     def renew(self, *, progress: Progress | None = None) -> object:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from vfioctl.inventory.model.functions import Function
 
 
 class DifferenceKind(StrEnum):
@@ -74,17 +77,6 @@ class Use(NamedTuple):
     """Whether libvirt says so."""
 
 
-class SeenFunction(NamedTuple):
-    """A PCI function as it is now."""
-
-    identity: str
-    driver: str
-    on_vfio: bool
-    viable: bool | None
-    above: str = ""
-    """The PF of a VF."""
-
-
 class LostVgpu(NamedTuple):
     """A vGPU of a claim that does not exist."""
 
@@ -94,16 +86,6 @@ class LostVgpu(NamedTuple):
     """Why it cannot be created again as it was; empty if it can."""
 
 
-class SeenCdi(NamedTuple):
-    """A device that one of vfioctl's CDI files does not name as it should."""
-
-    path: str
-    device: str
-    words: str
-    command: str
-    """The command that writes the file again."""
-
-
 @dataclass(frozen=True)
 class Seen:
     """What the machine shows. Times are ISO 8601 in UTC."""
@@ -111,9 +93,11 @@ class Seen:
     now: str
     boot_id: str
     """Empty if it is not known."""
-    functions: Mapping[str, SeenFunction]
+    functions: Mapping[str, Function]
     mdevs: Mapping[str, str]
     """The mediated devices that exist, each with its parent."""
+    not_viable: frozenset[str] = frozenset()
+    """The functions whose IOMMU groups are not viable."""
     lost: Mapping[str, LostVgpu] = field(default_factory=dict)
     """The vGPUs of claims that do not exist, by UUID or address."""
     definitions: frozenset[str] = frozenset()
@@ -126,7 +110,8 @@ class Seen:
     """The CPUs that are online; None if they are not known."""
     pages: Mapping[tuple[int, int], int] = field(default_factory=dict)
     """The number of hugepages by node and size in bytes, of the nodes and sizes of claims, as far as it is known."""
-    cdi: tuple[SeenCdi, ...] = ()
+    cdi: tuple[Difference, ...] = ()
+    """Where vfioctl's CDI files differ from the claims."""
     stale: Mapping[str, tuple[DifferenceKind, str]] = field(default_factory=dict)
     """The claims that are stale, by id, and why."""
     changing: frozenset[str] = frozenset()

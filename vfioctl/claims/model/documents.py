@@ -32,17 +32,6 @@ ANOTHER_BOOT = "made in another boot, and not verified in this one: vfioctl reco
 NO_NODES: Mapping[str, Nodes] = {}
 
 
-def device_document(device: ClaimedDevice) -> dict[str, Any]:
-    """Return a device as JSON has it."""
-    return {
-        "address": device.address,
-        "mdev": device.mdev,
-        "identity": device.identity,
-        "asked": device.asked,
-        "undo": device.undo,
-    }
-
-
 def claim_document(claim: Claim, nodes: Mapping[str, Nodes] = NO_NODES, *, stale: str = "") -> dict[str, Any]:
     """Return a claim as JSON has it. `nodes`: the devices' files, by subject, where they are known.
 
@@ -75,7 +64,7 @@ def claim_text(claim: Claim, stale: str = "") -> str:
 @lru_cache(maxsize=4096)  # a host's few devices have many claims, one after the other
 def _device_text(device: ClaimedDevice, *, live: bool) -> str:
     name = qualified_name(device.subject) if device.asked and live else None
-    return json.dumps(device_document(device) | {"cdi": name}, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(vars(device) | {"cdi": name}, ensure_ascii=False, separators=(",", ":"))
 
 
 def _or_null(text: str | None) -> str:

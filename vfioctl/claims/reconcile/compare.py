@@ -7,11 +7,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from vfioctl.claims.model.claim import LABEL, Claim, ClaimedDevice, ClaimState, Undo
-from vfioctl.claims.model.difference import Difference, DifferenceKind, Fix, LostVgpu, Seen, SeenFunction, Use
+from vfioctl.claims.model.difference import Difference, DifferenceKind, Fix, LostVgpu, Seen, Use
 from vfioctl.console.words import counted
 from vfioctl.units import format_cpu_list, format_size
+
+if TYPE_CHECKING:
+    from vfioctl.inventory.model.functions import Function
 
 _FIX = "vfioctl reconcile --fix"
 
@@ -22,7 +26,7 @@ def compare(claims: Sequence[Claim], seen: Seen) -> tuple[Difference, ...]:
     uses = _by_device(seen.uses)
     differences = [difference for claim in claims for difference in _of_claim(claim, seen, uses)]
     differences += _short_pages(claims, seen)
-    return (*differences, *_foreign(owned, seen, uses), *_cdi(seen))
+    return (*differences, *_foreign(owned, seen, uses), *seen.cdi)
 
 
 def _by_device(uses: Iterable[Use]) -> Mapping[str, tuple[Use, ...]]:
@@ -119,7 +123,7 @@ def _lost(claim: Claim, name: str, words: str, lost: LostVgpu) -> Difference:
     return _differs(claim, DifferenceKind.VGPU_GONE, words, _FIX, name, fix=Fix.RESTORE)
 
 
-def _function(claim: Claim, device: ClaimedDevice, function: SeenFunction, seen: Seen) -> Iterator[Difference]:
+def _function(claim: Claim, device: ClaimedDevice, function: Function, seen: Seen) -> Iterator[Difference]:
     address = device.address
     if device.identity and function.identity != device.identity:
         words = f"another device is at its address: {function.identity}, which was {device.identity}"
@@ -130,7 +134,7 @@ def _function(claim: Claim, device: ClaimedDevice, function: SeenFunction, seen:
         if not function.on_vfio:
             words = f"the claim bound it to VFIO, and its driver is {function.driver or 'none'}"
             yield _differs(claim, DifferenceKind.DRIVER, words, _FIX, address, fix=Fix.RESTORE)
-        elif function.viable is False:
+        elif address in seen.not_viable:
             words = "its IOMMU group is not viable: a driver of the host has another device of it"
             yield _differs(claim, DifferenceKind.NOT_VIABLE, words, _release(claim), address)
 
@@ -165,7 +169,7 @@ def _used_on_host(claim: Claim, seen: Seen) -> Iterator[Difference]:
     own = (claim.owner, "user/root") if claim.owner.kind == "user" else (claim.owner,)
     for device, uses in _by_device(seen.host_uses).items():
         for use in [use for use in uses if device in ours and use.owner not in own][:1]:
-            words = f"{use.who} uses it with its driver {seen.functions[device].driver}"
+            words = f"{use.who} uses it with its driver {seen.functions[device].driver or ''}"
             yield _differs(claim, DifferenceKind.HOST_USE, words, f"vfioctl holders {device}", device)
 
 
@@ -198,7 +202,7 @@ def _release(claim: Claim) -> str:
 def _foreign(owned: Mapping[str, Claim], seen: Seen, uses: Mapping[str, Sequence[Use]]) -> Iterator[Difference]:
     for device, users in uses.items():
         function = seen.functions.get(device)
-        above = seen.mdevs.get(device) or (function.above if function else "")
+        above = seen.mdevs.get(device) or (function.physfn if function else None)
         if device in owned or above in owned:
             continue
         names = tuple(dict.fromkeys(use.who for use in users))
@@ -206,8 +210,3 @@ def _foreign(owned: Mapping[str, Claim], seen: Seen, uses: Mapping[str, Sequence
         owner = next((use.owner for use in users if use.guest), users[0].owner)  # a process may have no name
         command = f"vfioctl claim adopt --owner {shlex.quote(owner)} --device {device}"
         yield Difference(DifferenceKind.FOREIGN_USE, words, command, device=device)
-
-
-def _cdi(seen: Seen) -> Iterator[Difference]:
-    for problem in seen.cdi:
-        yield Difference(DifferenceKind.CDI, problem.words, problem.command, device=problem.device, fix=Fix.RENEW)

@@ -7,18 +7,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from vfioctl.claims.lifecycle.lifecycle import followers
+from vfioctl.claims.lifecycle.liveness import is_settled, stale_claims
 from vfioctl.claims.lifecycle.liveness import now as time_now
 from vfioctl.claims.model.claim import LABEL, Claim, ClaimState
-from vfioctl.claims.model.difference import DifferenceKind, LostVgpu, Seen, SeenFunction, Use
-from vfioctl.claims.reconcile.staleness import is_settled, stale_claims
+from vfioctl.claims.model.difference import DifferenceKind, LostVgpu, Seen, Use
 from vfioctl.errors import BadSpec, VfioctlError
 from vfioctl.placement.model.claims import Owner
 
 if TYPE_CHECKING:
     from vfioctl.claims.ledger.ledger import ClaimLedger
     from vfioctl.claims.model.documents import Stale
-    from vfioctl.claims.probe.container_states import Containers
-    from vfioctl.claims.probe.domains import Domains
+    from vfioctl.claims.probe.owners import Containers, Domains
     from vfioctl.inventory.model.functions import Inventory
     from vfioctl.inventory.model.holders import Holder
     from vfioctl.session import Session
@@ -30,8 +29,7 @@ class Look:
 
     def __init__(self, session: Session, ledger: ClaimLedger, claims: Sequence[Claim]) -> None:
         from vfioctl.claims.lifecycle.device_plans import MissingVgpus
-        from vfioctl.claims.probe.container_states import read_containers
-        from vfioctl.claims.probe.domains import read_domains
+        from vfioctl.claims.probe.owners import read_containers, read_domains
         from vfioctl.inventory.api import InventoryApi
         from vfioctl.placement.api import PlacementApi
         from vfioctl.vgpu.api import VgpuApi
@@ -59,16 +57,8 @@ class Look:
         return Seen(
             now=now,
             boot_id=boot_id,
-            functions={
-                f.address: SeenFunction(
-                    f.identity,
-                    f.driver or "",
-                    f.on_vfio,
-                    self._is_viable(f.iommu_group),
-                    f.physfn or "",
-                )
-                for f in inventory.functions
-            },
+            functions={f.address: f for f in inventory.functions},
+            not_viable=frozenset(member for g in inventory.groups if g.viable is False for member in g.members),
             mdevs={vgpu.id: vgpu.parent for vgpu in self._mdevs},
             lost={name: LostVgpu(self._lost.words(name), self._lost.why_not(name)) for name in self._lost.names},
             definitions=frozenset(vgpu.id for vgpu in self._vgpus if vgpu.state == "defined"),
@@ -85,10 +75,6 @@ class Look:
             changing=frozenset(claim.id for claim in self._claims if self._ledger.is_changing(claim.id)),
             unknown=tuple(dict.fromkeys(self._unknown)),
         )
-
-    def _is_viable(self, group: int | None) -> bool | None:
-        known = self._inventory.group_by_id
-        return known[group].viable if group is not None and group in known else None
 
     @cached_property
     def _mdevs(self) -> tuple[Vgpu, ...]:
@@ -202,7 +188,7 @@ class Look:
 
     def _has_ended(self, claim: Claim) -> bool:
         """Return whether a claim was made for a run of a domain, and its libvirt says that the domain does not run."""
-        from vfioctl.claims.probe.domains import URI
+        from vfioctl.claims.probe.owners import URI
 
         uri = claim.labels.get(LABEL)
         if claim.state is not ClaimState.HELD or claim.owner.kind != "vm" or not uri or uri in self._silent:

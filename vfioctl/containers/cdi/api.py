@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from vfioctl.claims.model.cdi import CdiDevice, Node
     from vfioctl.claims.model.claim import Claim
-    from vfioctl.claims.model.difference import SeenCdi
+    from vfioctl.claims.model.difference import Difference
     from vfioctl.containers.cdi.choose import Passthrough
     from vfioctl.containers.cdi.files import CdiFileFound
     from vfioctl.containers.cdi.intent import CdiIntent
@@ -87,7 +87,7 @@ class CdiApi:
             return f"the CDI files were not written again: {error.message}"
         return ""
 
-    def differences(self, inventory: Inventory, mdevs: Sequence[Vgpu]) -> Iterator[SeenCdi]:
+    def differences(self, inventory: Inventory, mdevs: Sequence[Vgpu]) -> Iterator[Difference]:
         """Yield where vfioctl's files differ from the claims, and from these devices, which were just read."""
         from vfioctl.containers.cdi.choose import differing, inferred, node_of, passthrough
 

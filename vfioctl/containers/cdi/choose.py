@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from vfioctl.claims.model.cdi import CDEV_NODE, KIND, CdiDevice, Node, subject_called
 from vfioctl.claims.model.claim import Claim
-from vfioctl.claims.model.difference import SeenCdi
+from vfioctl.claims.model.difference import Difference, DifferenceKind, Fix
 from vfioctl.containers.cdi.files import CdiFileFound
 from vfioctl.containers.cdi.intent import CdiIntent
 from vfioctl.errors import HostError, some_of
@@ -15,12 +15,6 @@ from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.values import Subject
 from vfioctl.units import Uuid
 from vfioctl.vgpu.model.vgpu import Vgpu
-
-NodeOf = Callable[[Function | Vgpu], str | None]
-_OF: Mapping[Node, NodeOf] = {
-    Node.GROUP: lambda device: device.vfio_group,
-    Node.CDEV: lambda device: device.vfio_cdev,
-}
 
 
 @dataclass(frozen=True)
@@ -34,13 +28,10 @@ class Passthrough:
 
 def passthrough(inventory: Inventory, mdevs: Iterable[Vgpu], node: Node) -> Passthrough:
     """Return the functions and mediated devices that have this kind of node."""
-    nodes: dict[Subject, str] = {}
-    for function in inventory.functions:
-        if function.serves_guests and (path := _OF[node](function)):
-            nodes[function.address] = path
-    for mdev in mdevs:
-        if path := _OF[node](mdev):
-            nodes[Uuid(mdev.id)] = path
+    devices: list[tuple[Subject, Function | Vgpu]] = [(f.address, f) for f in inventory.functions if f.serves_guests]
+    devices += [(Uuid(mdev.id), mdev) for mdev in mdevs]
+    paths = ((subject, device.vfio_group if node is Node.GROUP else device.vfio_cdev) for subject, device in devices)
+    nodes = {subject: path for subject, path in paths if path}
     companions = [f.address for f in inventory.functions if f.address in nodes and _travels(inventory, f)]
     return Passthrough(nodes, frozenset(companions))
 
@@ -133,7 +124,7 @@ def node_of(file: CdiFileFound) -> Node:
 
 def differing(
     file: CdiFileFound, intent: CdiIntent, live: Sequence[Claim], available: Passthrough
-) -> Iterator[SeenCdi]:
+) -> Iterator[Difference]:
     """Yield the devices of which a file has another node than they have, that it lacks, or that it should not have.
 
     `live`: the claims that have not ended.
@@ -153,7 +144,7 @@ def differing(
             words = f"{file.path} names it, and no claim has it"
         else:
             words = f"{file.path} says that its node is {node}, and it is {right or 'none'}"
-        yield SeenCdi(file.path, str(subject), words, command(intent))
+        yield Difference(DifferenceKind.CDI, words, command(intent), device=str(subject), fix=Fix.RENEW)
 
 
 def _wanted(

@@ -1,7 +1,7 @@
-"""Reads which device files OCI containers have, from the state of runc, crun, containerd and podman. May not write.
+"""Reads which containers and libvirt domains run, and which devices they have. May not write.
 
-What runtimes and images wrote there is not trusted: a file that is no JSON, too long or of another form has no devices,
-and is reported.
+What runtimes (runc, crun, containerd, podman) and images wrote is not trusted: a file that is no JSON, too long or of
+another form has no devices, and is reported. libvirt is asked in a worker, which is abandoned if it does not answer.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vfioctl.claims.model.cdi import node_path
+from vfioctl.claims.model.passthrough_devices import devices_in
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.lenient import names_in, text_of
+from vfioctl.kernel.libvirt.domains import SECONDS, SOCKETS, running
+from vfioctl.kernel.protocol import Unanswered, per_subject
 from vfioctl.untrusted_text import parse_json
 
 if TYPE_CHECKING:
@@ -142,3 +145,39 @@ def _object(text: str) -> Mapping[str, Any]:
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+URI = "qemu:///system"
+
+
+class Domain(NamedTuple):
+    """A running domain, and the addresses and UUIDs of its devices."""
+
+    name: str
+    devices: tuple[str, ...]
+
+
+class Domains(NamedTuple):
+    """What libvirt says. `unknown`: why it cannot be asked; empty if it answered, or if this host has none."""
+
+    running: tuple[Domain, ...] = ()
+    unknown: str = ""
+
+
+def read_domains(kernel: Reader) -> Domains:
+    """Return the running domains. A host without libvirt's socket has none."""
+    if not any(kernel.has(path) for path in SOCKETS):
+        return Domains()
+    ((_, said),) = kernel.survey(ask, [URI], timeout=SECONDS)
+    if isinstance(said, Unanswered):
+        return Domains(unknown=f"libvirt cannot be asked: {said.reason}")
+    running, why = said
+    domains = tuple(Domain(name, tuple(devices)) for name, devices in running)
+    return Domains(domains, f"libvirt cannot be asked: {why}" if why else "")
+
+
+@per_subject
+def ask(kernel: Reader, uri: str) -> tuple[list[tuple[str, list[str]]], str]:
+    """Return each running domain's name and devices, and why libvirt could not be asked."""
+    del kernel
+    return running(uri, devices_in)
