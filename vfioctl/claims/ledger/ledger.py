@@ -78,16 +78,14 @@ class ClaimLedger:
         if len(name) < _SHORTEST or not name.isalnum():
             raise BadSpec(f"not a claim: {name[:40]!r}", hint="vfioctl claim list shows their ids")
 
-        def ask(db: sqlite3.Connection) -> list[Claim]:
-            ids = db.execute("SELECT id FROM claim WHERE id GLOB ? LIMIT 2", (f"{name.lower()}*",)).fetchall()
-            return [rows.found(db, id_) for (id_,) in ids]
-
-        nothing: list[Claim] = []
-        claim = self._store.read(ask, nothing)
-        if len(claim) != 1:
-            what = f"{name!r} begins several ids" if claim else f"there is no claim {name[:40]!r}"
+        start = (f"{name.lower()}*",)
+        found: tuple[Claim, ...] = self._store.read(
+            lambda db: tuple(map(rows.claim_in, db.execute(rows.BEGINNING, start).fetchall())), ()
+        )
+        if len(found) != 1:
+            what = f"{name!r} begins several ids" if found else f"there is no claim {name[:40]!r}"
             raise BadSpec(what, hint="vfioctl claim list --all shows their ids")
-        return claim[0]
+        return found[0]
 
     def request(self, id_: str) -> Mapping[str, object]:
         """Return what the claim with this id was made for, without values that ask for nothing."""
@@ -108,8 +106,8 @@ class ClaimLedger:
 
     def once_of(self, owner: Owner) -> frozenset[str]:
         """Return the ids of the claims that an owner has or had, those that have ended too."""
-        query, nothing = "SELECT DISTINCT claim FROM claim_event WHERE owner = ?", frozenset[str]()
-        return self._store.read(lambda db: frozenset(id_ for (id_,) in db.execute(query, (owner,))), nothing)
+        query = "SELECT DISTINCT claim FROM claim_event WHERE owner = ?"
+        return self._store.read(lambda db: frozenset(id_ for (id_,) in db.execute(query, (owner,))), frozenset())
 
     def last_event(self) -> int:
         """Return the number of the newest event; 0 if there is none."""
@@ -135,17 +133,8 @@ class ClaimLedger:
             if key and (known := _keyed(db, key, request)):
                 return known, None
             draft = make_draft(rows.taken_in(db))
-            caller = moment.caller
-            claim = draft.claim._replace(
-                id=_unused_id(db),
-                key=key,
-                since=moment.now,
-                boot_id=moment.boot_id,
-                user=caller.user,
-                sudo_user=caller.sudo_user,
-                pid=caller.pid,
-                command=caller.command,
-            )
+            claim = draft.claim._replace(id=_unused_id(db), key=key, since=moment.now, boot_id=moment.boot_id)
+            claim = claim._replace(**moment.caller.model_dump())
             db.execute(_INSERT, rows.columns_of(claim, request))
             db.execute("INSERT INTO claim_live VALUES (?, ?)", (claim.id, key or None))
             _take(db, claim.id, draft.uses)
@@ -232,21 +221,16 @@ def note(db: sqlite3.Connection, claim: Claim, moment: Moment, *, plan: str = ""
 
 
 def _take(db: sqlite3.Connection, claim: str, uses: Uses) -> None:
-    for resource in uses.whole:
-        try:
+    share = "INSERT INTO claim_use VALUES (?, 'shared', NULL) ON CONFLICT (resource) DO NOTHING"
+    try:
+        for resource in uses.whole:
             db.execute("INSERT INTO claim_use VALUES (?, 'whole', ?)", (resource, claim))
-        except sqlite3.IntegrityError:
-            raise _conflict(db, resource) from None
-    for resource in uses.shared:
-        db.execute("INSERT INTO claim_use VALUES (?, 'shared', NULL) ON CONFLICT (resource) DO NOTHING", (resource,))
-        try:
+        for resource in uses.shared:
+            db.execute(share, (resource,))
             db.execute("INSERT INTO claim_part VALUES (?, ?, 'shared')", (claim, resource))
-        except sqlite3.IntegrityError:
-            raise _conflict(db, resource) from None
-
-
-def _conflict(db: sqlite3.Connection, resource: str) -> ClaimConflict:
-    return next(taken.conflict() for taken in rows.reservations_in(db, cpus=True) if taken.subject == resource)
+    except sqlite3.IntegrityError:
+        known = rows.reservations_in(db, cpus=True)
+        raise next(taken.conflict() for taken in known if taken.subject == resource) from None
 
 
 def _keyed(db: sqlite3.Connection, key: str, request: str) -> Claim | None:

@@ -8,13 +8,14 @@ from dataclasses import replace
 
 from vfioctl.claims.ledger import rows
 from vfioctl.claims.ledger.ledger import Moment, live, settle, verified
-from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState, Undo
+from vfioctl.claims.model.claim import ClaimState, Undo
 from vfioctl.core.caller import this_process
 from vfioctl.core.change import JournalState, Plan
 from vfioctl.core.reservations import refuse_reserved
 
 _UNDO: Mapping[str, Undo] = {"bind": Undo.UNBIND, "vgpu create": Undo.REMOVE}
 """What undoes a change that was made for a claim, by its verb."""
+_WORDS = {JournalState.BACK: "rolled back", JournalState.REBOOTED: "undone by a reboot"}
 
 
 class ClaimRecords:
@@ -28,7 +29,9 @@ class ClaimRecords:
         claim = live(db, acting_for.removeprefix(rows.CLAIM))
         releases = claim.state is ClaimState.RELEASING
         if claim.state is ClaimState.RESERVED:  # what restores a held claim is undone as before
-            db.execute("UPDATE claim SET devices = ? WHERE id = ?", (rows.devices_text(_undone(claim, plan)), claim.id))
+            undo, subjects = _UNDO[plan.intent.verb], plan.subjects
+            devices = (replace(device, undo=undo) if device.subject in subjects else device for device in claim.devices)
+            db.execute("UPDATE claim SET devices = ? WHERE id = ?", (rows.devices_text(devices), claim.id))
         db.execute("INSERT INTO claim_change VALUES (?, ?, ?)", (entry, claim.id, releases))
 
     def end(
@@ -47,11 +50,3 @@ class ClaimRecords:
         settle(db, claim, ClaimState.HELD if held else ended, moment, plan=plan.id, why=why)
         if restores and state == JournalState.DONE and claim.boot_id != boot_id:
             verified(db, claim, moment)
-
-
-_WORDS = {JournalState.BACK: "rolled back", JournalState.REBOOTED: "undone by a reboot"}
-
-
-def _undone(claim: Claim, plan: Plan) -> tuple[ClaimedDevice, ...]:
-    undo = _UNDO[plan.intent.verb]
-    return tuple(replace(device, undo=undo) if device.subject in plan.subjects else device for device in claim.devices)

@@ -31,6 +31,7 @@ ALL = f"SELECT {_COLUMNS} FROM claim ORDER BY claim.rowid DESC"  # noqa: S608 - 
 LIVE = f"""
     SELECT {_COLUMNS} FROM claim_live JOIN claim ON claim.id = claim_live.claim ORDER BY claim.rowid DESC
 """  # noqa: S608 - constants
+BEGINNING = f"SELECT {_COLUMNS} FROM claim WHERE id GLOB ? LIMIT 2"  # noqa: S608 - constants
 ONE = f"SELECT {_COLUMNS} FROM claim WHERE id = ?"  # noqa: S608 - constants
 _WHOLE = """
     SELECT resource, claim_use.claim, owner, labels FROM claim_use JOIN claim ON claim.id = claim_use.claim
@@ -206,11 +207,9 @@ def request_in(text: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         return {}
     idle = {"numa": "any", "bind": True, "vgpus": 0 if document.get("vgpu") else 1}
-    return {
-        name: value
-        for name, value in document.items()
-        if value != idle.get(name) and (value or name in ("bind", "numa"))
-    }
+    means_something = ("bind", "numa")  # also where it is false or 0
+    changed = {name: value for name, value in document.items() if value != idle.get(name)}
+    return {name: value for name, value in changed.items() if value or name in means_something}
 
 
 def differing(before: str, now: str) -> str:
