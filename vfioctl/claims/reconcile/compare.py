@@ -15,7 +15,7 @@ from vfioctl.console.words import counted
 from vfioctl.units import format_cpu_list, format_size
 
 if TYPE_CHECKING:
-    from vfioctl.inventory.model.functions import Function
+    pass
 
 _FIX = "vfioctl reconcile --fix"
 
@@ -40,36 +40,28 @@ def _by_device(uses: Iterable[Use]) -> Mapping[str, tuple[Use, ...]]:
 def _of_claim(claim: Claim, seen: Seen, uses: Mapping[str, Sequence[Use]]) -> Iterator[Difference]:
     if claim.id in seen.changing:
         words = "a change for it was interrupted, or is under way"
-        yield _differs(claim, DifferenceKind.CUT_SHORT, words, "vfioctl recover")
+        yield _differs(claim, DifferenceKind.CUT_SHORT, words, remedy="vfioctl recover")
         return
     if claim.state is ClaimState.WEDGED:
-        words = "a change of its devices could not be finished"
-        yield _differs(claim, DifferenceKind.CUT_SHORT, words, _release(claim))
+        yield _differs(claim, DifferenceKind.CUT_SHORT, "a change of its devices could not be finished")
         return
     stale = _stale(claim, seen, uses)
     if stale:
         yield stale
-        if stale.fix is not Fix.NOTHING:
-            return
-    if claim.state is not ClaimState.HELD:
+    if claim.state is not ClaimState.HELD or (stale and stale.fix):
         return
-    wrong = _fixable_together(claim, [*_devices(claim, seen)])
+    wrong = [difference for device in claim.devices for difference in _device(claim, device, seen)]
+    # one that cannot be fixed keeps the others from it; a group is viable once they are
+    if any(not difference.fix and difference.kind is not DifferenceKind.NOT_VIABLE for difference in wrong):
+        wrong = [replace(difference, fix=Fix.NOTHING, remedy=_release(claim)) for difference in wrong]
     yield from wrong
-    if not seen.is_of_this_boot(claim.boot_id) and not (stale and stale.fix):
-        is_used = any(device.subject in uses for device in claim.devices)
-        yield from _of_an_earlier_boot(claim, wrong, is_used=is_used)
+    if not seen.is_of_this_boot(claim.boot_id):
+        yield _of_an_earlier_boot(claim, wrong, uses)
     yield from _used_by_others(claim, uses)
     yield from _used_on_host(claim, seen)
     if offline := [cpu for cpu in claim.cpus if seen.online is not None and cpu not in seen.online]:
         words = f"CPUs {format_cpu_list(offline)} are offline: bring them online, or release the claim"
-        yield _differs(claim, DifferenceKind.CPUS, words, _release(claim))
-
-
-def _fixable_together(claim: Claim, wrong: Sequence[Difference]) -> Sequence[Difference]:
-    """Return the differences; one that cannot be fixed keeps the others from it. A group is viable once they are."""
-    if all(difference.fix is Fix.RESTORE or difference.kind is DifferenceKind.NOT_VIABLE for difference in wrong):
-        return wrong
-    return [replace(difference, fix=Fix.NOTHING, remedy=_release(claim)) for difference in wrong]
+        yield _differs(claim, DifferenceKind.CPUS, words)
 
 
 def _stale(claim: Claim, seen: Seen, uses: Mapping[str, Sequence[Use]]) -> Difference | None:
@@ -77,79 +69,64 @@ def _stale(claim: Claim, seen: Seen, uses: Mapping[str, Sequence[Use]]) -> Diffe
         return None
     kind, words = seen.stale[claim.id]
     if kind is DifferenceKind.PROCESS_GONE:
-        fix = Fix.END if claim.state is ClaimState.RESERVED else Fix.RELEASE
-        return _differs(claim, kind, words, _release(claim), fix=fix)
+        return _differs(claim, kind, words, fix=Fix.END if claim.state is ClaimState.RESERVED else Fix.RELEASE)
     held = [use for device in claim.devices for use in uses.get(device.subject, ())]
     if not held:
-        return _differs(claim, kind, words, _release(claim), fix=Fix.RELEASE)
+        return _differs(claim, kind, words, fix=Fix.RELEASE)
     if kind is DifferenceKind.OWNER_GONE:
         return None  # who has its devices is told as another user of them
-    return _differs(
-        claim, kind, f"{words}, but {held[0].who} has its devices", f"vfioctl claim renew {claim.id} --ttl 1h"
-    )
+    words = f"{words}, but {held[0].who} has its devices"
+    return _differs(claim, kind, words, remedy=f"vfioctl claim renew {claim.id} --ttl 1h")
 
 
-def _devices(claim: Claim, seen: Seen) -> Iterator[Difference]:
-    for device in claim.devices:
-        if device.mdev:
-            yield from _mdev(claim, device, seen)
-        elif (function := seen.functions.get(device.address)) is None:
-            kind = DifferenceKind.VGPU_GONE if device.undo is Undo.REMOVE else DifferenceKind.DEVICE_GONE
-            yield _differs(claim, kind, "it no longer exists", _release(claim), device.address)
-        else:
-            yield from _function(claim, device, function, seen)
-
-
-def _mdev(claim: Claim, device: ClaimedDevice, seen: Seen) -> Iterator[Difference]:
-    name = str(device.mdev)
-    parent = seen.mdevs.get(name)
-    if parent is None:
-        defined = ", although it is defined" if name in seen.definitions else ""
-        yield _lost(claim, name, f"it does not exist{defined}", seen.lost.get(name, LostVgpu()))
-    elif parent != device.address:
-        words = f"it is on {parent} now, and was on {device.address}"
-        yield _differs(claim, DifferenceKind.DEVICE_REPLACED, words, _release(claim), name)
+def _device(claim: Claim, device: ClaimedDevice, seen: Seen) -> Iterator[Difference]:
+    name = str(device.subject)
+    if device.mdev:
+        parent = seen.mdevs.get(name)
+        if parent is None:
+            defined = ", although it is defined" if name in seen.definitions else ""
+            yield _lost(claim, name, f"it does not exist{defined}", seen.lost.get(name, LostVgpu()))
+        elif parent != device.address:
+            words = f"it is on {parent} now, and was on {device.address}"
+            yield _differs(claim, DifferenceKind.DEVICE_REPLACED, words, name)
+    elif (function := seen.functions.get(name)) is None:
+        kind = DifferenceKind.VGPU_GONE if device.undo is Undo.REMOVE else DifferenceKind.DEVICE_GONE
+        yield _differs(claim, kind, "it no longer exists", name)
+    elif device.identity and function.identity != device.identity:
+        words = f"another device is at its address: {function.identity}, which was {device.identity}"
+        yield _differs(claim, DifferenceKind.DEVICE_REPLACED, words, name)
+    elif name in seen.lost:
+        yield _lost(claim, name, "it is no vGPU any more", seen.lost[name])
+    elif device.undo is Undo.UNBIND and seen.is_of_this_boot(claim.boot_id):  # a reboot undoes what was bound
+        if not function.on_vfio:
+            words = f"the claim bound it to VFIO, and its driver is {function.driver or 'none'}"
+            yield _differs(claim, DifferenceKind.DRIVER, words, name, fix=Fix.RESTORE)
+        elif name in seen.not_viable:
+            words = "its IOMMU group is not viable: a driver of the host has another device of it"
+            yield _differs(claim, DifferenceKind.NOT_VIABLE, words, name)
 
 
 def _lost(claim: Claim, name: str, words: str, lost: LostVgpu) -> Difference:
     if not lost.words:
-        return _differs(
-            claim, DifferenceKind.VGPU_GONE, ", and ".join(filter(None, [words, lost.why_not])), _release(claim), name
-        )
-    words = f"{words}; it was {lost.words}"
-    if lost.why_not:
-        words = f"{words}, and cannot be created again: {lost.why_not}"
-        return _differs(claim, DifferenceKind.VGPU_GONE, words, _release(claim), name)
-    return _differs(claim, DifferenceKind.VGPU_GONE, words, _FIX, name, fix=Fix.RESTORE)
+        words = ", and ".join(filter(None, [words, lost.why_not]))
+    elif lost.why_not:
+        words = f"{words}; it was {lost.words}, and cannot be created again: {lost.why_not}"
+    else:
+        return _differs(claim, DifferenceKind.VGPU_GONE, f"{words}; it was {lost.words}", name, fix=Fix.RESTORE)
+    return _differs(claim, DifferenceKind.VGPU_GONE, words, name)
 
 
-def _function(claim: Claim, device: ClaimedDevice, function: Function, seen: Seen) -> Iterator[Difference]:
-    address = device.address
-    if device.identity and function.identity != device.identity:
-        words = f"another device is at its address: {function.identity}, which was {device.identity}"
-        yield _differs(claim, DifferenceKind.DEVICE_REPLACED, words, _release(claim), address)
-    elif address in seen.lost:
-        yield _lost(claim, address, "it is no vGPU any more", seen.lost[address])
-    elif device.undo is Undo.UNBIND and seen.is_of_this_boot(claim.boot_id):  # a reboot undoes what was bound
-        if not function.on_vfio:
-            words = f"the claim bound it to VFIO, and its driver is {function.driver or 'none'}"
-            yield _differs(claim, DifferenceKind.DRIVER, words, _FIX, address, fix=Fix.RESTORE)
-        elif address in seen.not_viable:
-            words = "its IOMMU group is not viable: a driver of the host has another device of it"
-            yield _differs(claim, DifferenceKind.NOT_VIABLE, words, _release(claim), address)
-
-
-def _of_an_earlier_boot(claim: Claim, wrong: Sequence[Difference], *, is_used: bool) -> Iterator[Difference]:
+def _of_an_earlier_boot(claim: Claim, wrong: Sequence[Difference], uses: Mapping[str, Sequence[Use]]) -> Difference:
+    is_used = any(device.subject in uses for device in claim.devices)
     if LABEL in claim.labels and not (wrong or is_used):
         words = f"it was made for a run of {claim.owner.name} in an earlier boot"
-        yield _differs(claim, DifferenceKind.REBOOTED, words, _FIX, fix=Fix.RELEASE)
-    elif any(difference.fix is not Fix.RESTORE for difference in wrong):
+        return _differs(claim, DifferenceKind.REBOOTED, words, remedy=_FIX, fix=Fix.RELEASE)
+    if any(difference.fix is not Fix.RESTORE for difference in wrong):
         words = "it was made in an earlier boot, and cannot be restored: not all of its devices are here"
-        yield _differs(claim, DifferenceKind.REBOOTED, words, _release(claim))
-    else:
-        lost = ", but for vGPUs that can be created again" if wrong else ""
-        words = f"it was made in an earlier boot; its devices are the same ones{lost}"
-        yield _differs(claim, DifferenceKind.REBOOTED, words, _FIX, fix=Fix.RESTORE)
+        return _differs(claim, DifferenceKind.REBOOTED, words)
+    lost = ", but for vGPUs that can be created again" if wrong else ""
+    words = f"it was made in an earlier boot; its devices are the same ones{lost}"
+    return _differs(claim, DifferenceKind.REBOOTED, words, fix=Fix.RESTORE)
 
 
 def _used_by_others(claim: Claim, uses: Mapping[str, Sequence[Use]]) -> Iterator[Difference]:
@@ -160,7 +137,7 @@ def _used_by_others(claim: Claim, uses: Mapping[str, Sequence[Use]]) -> Iterator
         others = [] if any(use.owner == claim.owner for use in guests) else guests
         for use in others[:1]:
             command = f"vfioctl claim transfer {claim.id} --to {shlex.quote(use.owner)}"
-            yield _differs(claim, DifferenceKind.OTHER_USER, f"{use.who} has it", command, device.subject)
+            yield _differs(claim, DifferenceKind.OTHER_USER, f"{use.who} has it", device.subject, remedy=command)
 
 
 def _used_on_host(claim: Claim, seen: Seen) -> Iterator[Difference]:
@@ -170,7 +147,7 @@ def _used_on_host(claim: Claim, seen: Seen) -> Iterator[Difference]:
     for device, uses in _by_device(seen.host_uses).items():
         for use in [use for use in uses if device in ours and use.owner not in own][:1]:
             words = f"{use.who} uses it with its driver {seen.functions[device].driver or ''}"
-            yield _differs(claim, DifferenceKind.HOST_USE, words, f"vfioctl holders {device}", device)
+            yield _differs(claim, DifferenceKind.HOST_USE, words, device, remedy=f"vfioctl holders {device}")
 
 
 def _short_pages(claims: Sequence[Claim], seen: Seen) -> Iterator[Difference]:
@@ -183,12 +160,13 @@ def _short_pages(claims: Sequence[Claim], seen: Seen) -> Iterator[Difference]:
         if (total := seen.pages.get((node, size), claimed[node, size])) < claimed[node, size]:
             words = f"node {node} has {counted(total, 'hugepage')} of {format_size(size)}, of {claimed[node, size]}"
             words = f"{words} that claims hold: allocate them again, or release the claim"
-            yield _differs(claim, DifferenceKind.HUGEPAGES, words, _release(claim))
+            yield _differs(claim, DifferenceKind.HUGEPAGES, words)
 
 
 def _differs(
-    claim: Claim, kind: DifferenceKind, words: str, remedy: str, device: str = "", *, fix: Fix = Fix.NOTHING
+    claim: Claim, kind: DifferenceKind, words: str, device: str = "", *, remedy: str = "", fix: Fix = Fix.NOTHING
 ) -> Difference:
+    remedy = remedy or (_FIX if fix is Fix.RESTORE else _release(claim))
     return Difference(kind, words, remedy, claim=claim.id, owner=claim.owner, device=device, fix=fix)
 
 
