@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vfioctl.claims.ledger.ledger import ClaimLedger
     from vfioctl.claims.model.documents import Stale
     from vfioctl.claims.probe.owners import Containers, Domains
-    from vfioctl.inventory.model.functions import Inventory
+    from vfioctl.inventory.model.functions import Function, Inventory
     from vfioctl.inventory.model.holders import Holder
     from vfioctl.session import Session
     from vfioctl.vgpu.model.vgpu import Vgpu
@@ -44,6 +44,7 @@ class Look:
         self._lost = MissingVgpus(vgpus, self._inventory, claims, existing)
         self._domains: Domains = read_domains(self._kernel)
         self._containers: Containers = read_containers(self._kernel)
+        self._running = {domain.name for domain in self._domains.running}
         self._silent: set[str] = set()
         """The libvirts that did not answer."""
         self._unknown = [*([self._domains.unknown] if self._domains.unknown else []), *self._containers.unknown]
@@ -51,6 +52,7 @@ class Look:
     def seen(self) -> Seen:
         inventory = self._inventory
         uses = tuple(self._uses())
+        cdi = [found for follower in followers(self._session) for found in follower.differences(inventory, self._mdevs)]
         now, boot_id = time_now(), self._session.known_boot_id
         if not boot_id:
             self._unknown.append("whether the host was booted again is not known: it reports no boot id")
@@ -66,11 +68,7 @@ class Look:
             host_uses=tuple(self._on_host()),
             online=self._online(),
             pages=self._pages(),
-            cdi=tuple(
-                difference
-                for follower in followers(self._session)
-                for difference in follower.differences(inventory, self._mdevs)
-            ),
+            cdi=tuple(cdi),
             stale=self._stale(now, uses),
             changing=frozenset(claim.id for claim in self._claims if self._ledger.is_changing(claim.id)),
             unknown=tuple(dict.fromkeys(self._unknown)),
@@ -81,18 +79,10 @@ class Look:
         return tuple(vgpu for vgpu in self._vgpus if vgpu.dialect == "mdev" and vgpu.state != "defined")
 
     @cached_property
-    def _running(self) -> frozenset[str]:
-        return frozenset(domain.name for domain in self._domains.running)
-
-    @cached_property
     def _nodes(self) -> dict[str, frozenset[str]]:
-        by_device: dict[str, frozenset[str]] = {}
-        for function in self._inventory.functions:
-            nodes = (function.vfio_group, function.vfio_cdev) if function.serves_guests else ()
-            by_device[function.address] = frozenset(node for node in nodes if node)
-        for vgpu in self._mdevs:
-            by_device[vgpu.id] = frozenset(node for node in (vgpu.vfio_group, vgpu.vfio_cdev) if node)
-        return by_device
+        nodes = {str(f.address): (f.vfio_group, f.vfio_cdev) for f in self._inventory.functions if f.serves_guests}
+        nodes |= {vgpu.id: (vgpu.vfio_group, vgpu.vfio_cdev) for vgpu in self._mdevs}
+        return {device: frozenset(filter(None, either)) for device, either in nodes.items()}
 
     # -- who uses what -----------------------------------------------------------------------------
 
@@ -109,11 +99,9 @@ class Look:
                     yield Use(device, f"guest {domain.name} (libvirt)", domain.name, owner, is_domain=True)
         yield from self._of_containers(watched)
 
-    def _open(self, on_vfio: Sequence[object]) -> Iterator[Use]:
-        from vfioctl.inventory.model.functions import Function
+    def _open(self, functions: Sequence[Function]) -> Iterator[Use]:
         from vfioctl.units import Uuid
 
-        functions = [function for function in on_vfio if isinstance(function, Function)]
         holders = self._devices.holders_of(functions, self._inventory, self._processes)
         yield from map(_use, filter(_has_open, holders.holders))
         if mdevs := self._devices.perhaps_open([Uuid(vgpu.id) for vgpu in self._mdevs]):
@@ -154,15 +142,12 @@ class Look:
     def _of_containers(self, watched: set[str]) -> Iterator[Use]:
         from vfioctl.kernel.lenient import number_of
 
-        none: frozenset[str] = frozenset()
-        known = [(device, self._nodes.get(device, none)) for device in sorted(watched)]
-        numbered = [
-            (device, nodes, {number_of(self._kernel, node) for node in nodes} - {""}) for device, nodes in known
-        ]
+        known = [(device, nodes) for device, nodes in sorted(self._nodes.items()) if device in watched]
+        numbered = [(device, nodes, {number_of(self._kernel, node) for node in nodes}) for device, nodes in known]
         for container in self._containers.found:
+            owner = _owner(f"pod/{container.pod}") if container.pod else "user/root"
             for device, nodes, numbers in numbered:
-                if nodes.intersection(container.nodes) or numbers.intersection(container.numbers):
-                    owner = _owner(f"pod/{container.pod}") if container.pod else "user/root"
+                if not nodes.isdisjoint(container.nodes) or not numbers.isdisjoint(container.numbers):
                     yield Use(device, f"container {container.id[:64]}", "", owner)
 
     # -- stale claims -------------------------------------------------------------------------
