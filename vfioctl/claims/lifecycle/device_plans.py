@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from vfioctl.claims.model.claim import LABEL, Claim, ClaimedDevice, Undo
+from vfioctl.claims.model.claim import LABEL, Claim, Undo
 from vfioctl.errors import ClaimConflict
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.preconditions import refuse_untyped
@@ -105,22 +105,19 @@ def plan_undo(session: Session, claim: Claim, *, unchanged_in_use: bool = False)
     is_of_this_boot = claim.boot_id == session.boot_id
     if is_of_this_boot:
         ours = {device.address for device in claim.devices if device.undo is Undo.UNBIND}
-        if bound := [
-            function.address for function in inventory.functions if function.address in ours and function.on_vfio
-        ]:
+        if bound := [f.address for f in inventory.functions if f.address in ours and f.on_vfio]:
             return _binding(session).plan_unbind(bound)
-        if made := _existing(session, [device.subject for device in claim.devices if device.undo is Undo.REMOVE]):
-            return _vgpus(session).plan_remove(made)
+        made = [device.subject for device in claim.devices if device.undo is Undo.REMOVE]
+        existing = _existing(_vgpus(session).vgpus()) if made else ()
+        if left := [name for name in made if name in existing]:
+            return _vgpus(session).plan_remove(left)
     if not unchanged_in_use or (LABEL in claim.labels and not is_of_this_boot):
         refuse_held(session, claim, inventory, drivers=is_of_this_boot)
     return None
 
 
-def _existing(session: Session, names: Sequence[str]) -> list[str]:
-    if not names:
-        return []
-    existing = {vgpu.id for vgpu in _vgpus(session).vgpus().instances if vgpu.state != "defined"}
-    return [name for name in names if name in existing]
+def _existing(vgpus: Vgpus) -> Collection[str]:
+    return {vgpu.id for vgpu in vgpus.instances if vgpu.state != "defined"}
 
 
 def refuse_held(session: Session, claim: Claim, inventory: Inventory, *, drivers: bool) -> None:
@@ -162,19 +159,15 @@ class MissingVgpus:
 
     def __init__(self, api: VgpuApi, inventory: Inventory, claims: Iterable[Claim], vgpus: Vgpus | None = None) -> None:
         self._api, self._functions, self._vgpus = api, inventory.by_address, vgpus
-        self._of_claims = {
-            str(device.subject): device for claim in claims for device in claim.devices if _is_vgpu(device)
-        }
+        devices = [device for claim in claims for device in claim.devices if device.mdev or device.undo is Undo.REMOVE]
+        self._of_claims = {str(device.subject): device for device in devices}
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Their UUIDs, and the addresses of VFs that are no vGPUs any more."""
-        if not self._of_claims:
-            return ()
-        existing = {vgpu.id for vgpu in self._found.instances if vgpu.state != "defined"}
-        return tuple(
-            name for name, device in self._of_claims.items() if name not in existing and self._may_be_made(device)
-        )
+        """Their UUIDs, and the addresses of VFs that are no vGPUs any more. VFs that are gone are not created again."""
+        perhaps = [name for name, device in self._of_claims.items() if device.mdev or device.address in self._functions]
+        existing = _existing(self._found) if perhaps else ()
+        return tuple(name for name in perhaps if name not in existing)
 
     @cached_property
     def made(self) -> Mapping[str, Made]:
@@ -206,11 +199,3 @@ class MissingVgpus:
     @cached_property
     def _found(self) -> Vgpus:
         return self._vgpus or self._api.vgpus()
-
-    def _may_be_made(self, device: ClaimedDevice) -> bool:
-        """Return whether it is more than a VF that is gone: VFs are created before claims."""
-        return bool(device.mdev) or device.address in self._functions
-
-
-def _is_vgpu(device: ClaimedDevice) -> bool:
-    return bool(device.mdev) or device.undo is Undo.REMOVE

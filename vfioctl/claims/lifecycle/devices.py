@@ -56,12 +56,11 @@ def whole_functions(
     )
 
 
-def uses_of(inventory: Inventory, devices: Iterable[ClaimedDevice], cpus: Iterable[int] = ()) -> Uses:
+def uses_of(inventory: Inventory, devices: Sequence[ClaimedDevice], cpus: Iterable[int]) -> Uses:
     """Return the resources that a claim of these devices and CPUs takes.
 
     A VF takes a part of its PF, and a mediated device a part of its parent, which may be a VF.
     """
-    devices = tuple(devices)
     whole: list[str] = [device.subject for device in devices]
     functions: dict[str, Function] = {function.address: function for function in inventory.functions}
     above: list[str] = []
@@ -103,7 +102,9 @@ def draft(
     Raises ClaimConflict, NoCapacity, UnknownDevice.
     """
     refuse_taken(request.devices, (), taken)
-    _refuse_taken_cpus(request.exact_cpus, taken)
+    for cpu in request.exact_cpus:
+        if cpu in taken.cpus:
+            raise _conflict(f"{CPU}{cpu}", taken.cpus[cpu], taken)
     placement = Placement(request.devices) if as_they_are else place(request, replace(capacity, taken=taken))
     if capacity.creation:
         devices = _created(capacity.creation.plan)
@@ -128,24 +129,19 @@ def draft(
 
 
 def _existing(placement: Placement, capacity: Capacity, *, cards: bool) -> tuple[ClaimedDevice, ...]:
-    mdevs = {}
-    for device in placement.devices:
-        if isinstance(device, Uuid):
-            if device not in capacity.parents:
-                raise UnknownDevice(f"there is no mediated device {device} here", next_command="vfioctl vgpu list")
-            mdevs[device] = capacity.parents[device]
-    return (*whole_functions(capacity.inventory, placement.functions, cards=cards), *_mediated(mdevs))
-
-
-def _mediated(parents: Mapping[Uuid, str]) -> Iterable[ClaimedDevice]:
-    return (ClaimedDevice(parent, mdev) for mdev, parent in parents.items())
+    mdevs = [device for device in placement.devices if isinstance(device, Uuid)]
+    for mdev in mdevs:
+        if mdev not in capacity.parents:
+            raise UnknownDevice(f"there is no mediated device {mdev} here", next_command="vfioctl vgpu list")
+    mediated = (ClaimedDevice(capacity.parents[mdev], mdev) for mdev in dict.fromkeys(mdevs))
+    return (*whole_functions(capacity.inventory, placement.functions, cards=cards), *mediated)
 
 
 def _created(plan: Plan) -> tuple[ClaimedDevice, ...]:
     """Return the vGPUs that a plan creates."""
-    parents = {Uuid(change.name): place_and_type(change)[0] for change in plan.changes_of(MDEV)}
+    mediated = (ClaimedDevice(place_and_type(change)[0], Uuid(change.name)) for change in plan.changes_of(MDEV))
     vfs = (ClaimedDevice(PciAddress(change.subject)) for change in plan.changes_of(VGPU_TYPE))
-    return (*_mediated(parents), *vfs)
+    return (*mediated, *vfs)
 
 
 def refuse_taken(whole: Iterable[str], shared: Iterable[str], taken: Taken) -> None:
@@ -159,12 +155,6 @@ def refuse_taken(whole: Iterable[str], shared: Iterable[str], taken: Taken) -> N
     for device in whole:
         if device in taken.shared:
             raise _conflict(device, taken.shared[device][0], taken, whole=False)
-
-
-def _refuse_taken_cpus(cpus: Iterable[int], taken: Taken) -> None:
-    for cpu in cpus:
-        if cpu in taken.cpus:
-            raise _conflict(f"{CPU}{cpu}", taken.cpus[cpu], taken)
 
 
 def _conflict(resource: str, claim: tuple[str, Owner], taken: Taken, *, whole: bool = True) -> ClaimConflict:
