@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from vfioctl.claims.api import ClaimsApi
-from vfioctl.claims.model.cdi import KIND, cdi_file, file_name
+from vfioctl.claims.model.cdi import KIND, cdi_file, device_name, file_name
 from vfioctl.errors import BadDocument, Foreign, HostError, VfioctlError, some_of
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.kernel.host_paths import CDI_ETC, CDI_RUN, MDEV_DEVICES
@@ -70,8 +70,6 @@ class CdiApi:
 
     def holders(self) -> tuple[Mapping[str, str], str]:
         """Return the live claim of each device by the device's name, and why claims are not known, if so."""
-        from vfioctl.claims.model.cdi import device_name
-
         none: tuple[Claim, ...] = ()
         holders, problem = self._session.from_ledger(self._claims.claims, none)
         return {device_name(device.subject): claim.id for claim in holders for device in claim.devices}, problem
@@ -164,11 +162,9 @@ class CdiApi:
         path = cdi_file(intent.kind)
         before = self._kernel.read(path) if self._kernel.has(path) else ""
         devices, missing = self._devices(intent, path, before)
-        change = Change(
-            kind=CDI_FILE, name=path, subject=intent.kind, before=before, after=text_of(intent.kind, devices)
-        )
-        changes = (change,) if change.before != change.after else ()
-        draft = Draft(intent, changes=changes, notes=tuple(notes(devices, missing)))
+        after = text_of(intent.kind, devices)
+        change = Change(kind=CDI_FILE, name=path, subject=intent.kind, before=before, after=after)
+        draft = Draft(intent, changes=(change,) if before != after else (), notes=tuple(notes(devices, missing)))
         return self._session.registry.plan(draft), missing
 
     def export(self, intent: CdiIntent, directory: Path, *, dry_run: bool = False) -> Exported:
@@ -190,9 +186,14 @@ class CdiApi:
     def _devices(self, intent: CdiIntent, path: str, before: str) -> tuple[tuple[CdiDevice, ...], tuple[Subject, ...]]:
         """Return the devices of the file, and the claimed ones that cannot be in it."""
         from vfioctl.containers.cdi.choose import every_device, of_claims, with_claim, without_node
+        from vfioctl.containers.cdi.document import devices_in
         from vfioctl.containers.cdi.files import refuse_defined_elsewhere
 
-        own = _own(before, intent.kind, path)
+        try:
+            own = devices_in(before, intent.kind)
+        except ValueError:
+            hint = "vfioctl changes only its own CDI files: use another --kind, or remove that file"
+            raise Foreign(f"{path} is not as vfioctl writes it", hint=hint) from None
         available = read_passthrough(self._session, intent.node)
         missing: tuple[Subject, ...] = ()
         if intent.claim:
@@ -207,18 +208,6 @@ class CdiApi:
         others = [file for file in self.files() if is_seen or not file.ours]
         refuse_defined_elsewhere(others, intent.kind, names, besides=path)
         return devices, missing
-
-
-def _own(text: str, kind: str, path: str) -> tuple[CdiDevice, ...]:
-    from vfioctl.containers.cdi.document import devices_in
-
-    try:
-        return devices_in(text, kind)
-    except ValueError:
-        raise Foreign(
-            f"{path} is not as vfioctl writes it",
-            hint="vfioctl changes only its own CDI files: use another --kind, or remove that file",
-        ) from None
 
 
 def _refuse_without_node(missing: Sequence[Subject], intent: CdiIntent) -> None:

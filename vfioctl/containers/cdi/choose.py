@@ -25,6 +25,10 @@ class Passthrough:
     companions: Collection[Subject] = ()
     """Functions that only travel with a GPU: its group node gives them too."""
 
+    def named(self, subjects: Iterable[Subject]) -> tuple[CdiDevice, ...]:
+        """Return those of these devices that have a node, each once."""
+        return tuple(CdiDevice(name, self.nodes[name]) for name in dict.fromkeys(subjects) if name in self.nodes)
+
 
 def passthrough(inventory: Inventory, mdevs: Iterable[Vgpu], node: Node) -> Passthrough:
     """Return the functions and mediated devices that have this kind of node."""
@@ -32,7 +36,7 @@ def passthrough(inventory: Inventory, mdevs: Iterable[Vgpu], node: Node) -> Pass
     devices += [(Uuid(mdev.id), mdev) for mdev in mdevs]
     paths = ((subject, device.vfio_group if node is Node.GROUP else device.vfio_cdev) for subject, device in devices)
     nodes = {subject: path for subject, path in paths if path}
-    companions = [f.address for f in inventory.functions if f.address in nodes and _travels(inventory, f)]
+    companions = (f.address for f in inventory.functions if f.address in nodes and _travels(inventory, f))
     return Passthrough(nodes, frozenset(companions))
 
 
@@ -46,7 +50,7 @@ def _travels(inventory: Inventory, function: Function) -> bool:
 def every_device(available: Passthrough, node: Node) -> tuple[CdiDevice, ...]:
     """Return all of them. With group nodes a companion has no name of its own: the node of its GPU gives it too."""
     apart = available.companions if node is Node.GROUP else ()
-    return tuple(CdiDevice(subject, path) for subject, path in available.nodes.items() if subject not in apart)
+    return available.named(subject for subject in available.nodes if subject not in apart)
 
 
 def claimed(claim: Claim, node: Node) -> tuple[Subject, ...]:
@@ -67,13 +71,12 @@ def devices_of(claim: Claim, available: Passthrough, node: Node) -> tuple[CdiDev
             hint="it is not bound to VFIO, or this kernel has no such nodes: vfioctl inventory shows both",
             facts={"devices": [str(subject) for subject in missing]},
         )
-    return tuple(CdiDevice(subject, available.nodes[subject]) for subject in wanted if subject in available.nodes)
+    return available.named(wanted)
 
 
 def of_claims(claims: Sequence[Claim], available: Passthrough, node: Node) -> tuple[CdiDevice, ...]:
     """Return the devices of all live claims, without those that have no node now."""
-    wanted = dict.fromkeys(subject for claim in claims for subject in claimed(claim, node))
-    return tuple(CdiDevice(subject, available.nodes[subject]) for subject in wanted if subject in available.nodes)
+    return available.named(subject for claim in claims for subject in claimed(claim, node))
 
 
 def without_node(claims: Sequence[Claim], available: Passthrough) -> tuple[Subject, ...]:
@@ -88,8 +91,7 @@ def with_claim(before: Sequence[CdiDevice], claim: Claim, available: Passthrough
     The other devices of the file stay, with the nodes that they have now; those that have none go.
     """
     of_it = {device.subject for device in claim.devices}
-    others = [device.subject for device in before if device.subject not in of_it]
-    kept = [CdiDevice(subject, available.nodes[subject]) for subject in others if subject in available.nodes]
+    kept = available.named(device.subject for device in before if device.subject not in of_it)
     return (*kept, *(devices_of(claim, available, node) if claim.is_live else ()))
 
 
@@ -156,8 +158,7 @@ def _wanted(
         return of_claims(claims, available, intent.node)
     # other claims' devices are in it only if they were asked for
     own = [subject for claim in claims if claim.id == intent.claim for subject in claimed(claim, intent.node)]
-    kept = dict.fromkeys((*listed, *own))
-    return tuple(CdiDevice(subject, available.nodes[subject]) for subject in kept if subject in available.nodes)
+    return available.named((*listed, *own))
 
 
 def command(intent: CdiIntent) -> str:
