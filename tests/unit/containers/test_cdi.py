@@ -16,7 +16,7 @@ from vfioctl.claims.model.cdi import CdiDevice, Node
 from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState
 from vfioctl.containers.cdi import choose
 from vfioctl.containers.cdi.api import CdiApi
-from vfioctl.containers.cdi.document import text_of
+from vfioctl.containers.cdi.files import text_of
 from vfioctl.containers.cdi.intent import CdiIntent
 from vfioctl.core.change import Result
 from vfioctl.errors import BadDocument, BadSpec, ConflictError, Foreign, HostError, VerifyError, VfioctlError

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vfioctl.claims.model.cdi import CdiDevice, checked_kind, device_name, file_name, subject_called
-from vfioctl.containers.cdi.document import devices_in, text_of
+from vfioctl.containers.cdi.files import devices_in, text_of
 from vfioctl.containers.cdi.validate import MOST_BYTES, VERSIONS, needed_version, problems_of
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.model.values import PciAddress

@@ -14,7 +14,7 @@ from tests.hosts.machines import REGISTRY, copy, original, unhurried
 from vfioctl.binding.model.binding import KERNEL_CHOICE, Binding
 from vfioctl.binding.model.intents import BindIntent
 from vfioctl.claims.model.cdi import CdiDevice
-from vfioctl.containers.cdi.document import text_of
+from vfioctl.containers.cdi.files import text_of
 from vfioctl.core.change import Change, Draft, Phase
 from vfioctl.core.resource import Found
 from vfioctl.domain.model.hook import SCRIPT, script

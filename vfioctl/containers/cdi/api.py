@@ -155,7 +155,7 @@ class CdiApi:
     def _plan(self, intent: CdiIntent) -> tuple[Plan, Sequence[Subject]]:
         """Return the plan, and the claimed devices that are not in the file because they have no node."""
         from vfioctl.containers.cdi.choose import notes
-        from vfioctl.containers.cdi.document import text_of
+        from vfioctl.containers.cdi.files import text_of
         from vfioctl.containers.cdi.intent import CDI_FILE
         from vfioctl.core.change import Change, Draft
 
@@ -170,8 +170,7 @@ class CdiApi:
     def export(self, intent: CdiIntent, directory: Path, *, dry_run: bool = False) -> Exported:
         """Write the file to another directory, or remove it there; see `plan`. It is not journaled."""
         from vfioctl.containers.cdi.choose import notes
-        from vfioctl.containers.cdi.document import text_of
-        from vfioctl.containers.cdi.files import read_named, replace_named
+        from vfioctl.containers.cdi.files import read_named, replace_named, text_of
 
         path = str(directory.absolute() / file_name(intent.kind))
         before = read_named(path)
@@ -186,8 +185,7 @@ class CdiApi:
     def _devices(self, intent: CdiIntent, path: str, before: str) -> tuple[tuple[CdiDevice, ...], tuple[Subject, ...]]:
         """Return the devices of the file, and the claimed ones that cannot be in it."""
         from vfioctl.containers.cdi.choose import every_device, of_claims, with_claim, without_node
-        from vfioctl.containers.cdi.document import devices_in
-        from vfioctl.containers.cdi.files import refuse_defined_elsewhere
+        from vfioctl.containers.cdi.files import devices_in, refuse_defined_elsewhere
 
         try:
             own = devices_in(before, intent.kind)

@@ -1,4 +1,4 @@
-"""CDI files: reads those of a host, also of other programs, and checks, reads and replaces files that users name.
+"""CDI files: the text of vfioctl's own, those of a host, of all programs, and those that users name.
 
 As root, follows no other user's links.
 """
@@ -6,6 +6,7 @@ As root, follows no other user's links.
 from __future__ import annotations
 
 import errno as errnos
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,10 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vfioctl.claims.model.cdi import CONTROL_NODE, file_name
-from vfioctl.containers.cdi.document import devices_in
-from vfioctl.containers.cdi.validate import MOST_BYTES, problems_of
-from vfioctl.errors import ConflictError, HostError, KernelRefused
+from vfioctl.claims.model.cdi import CDEV_NODE, CONTROL_NODE, GROUP_NODE, CdiDevice, file_name, subject_called
+from vfioctl.containers.cdi.validate import MOST_BYTES, needed_version, problems_of
+from vfioctl.errors import ConflictError, HostError, KernelRefused, VfioctlError
 from vfioctl.kernel.descriptors import closing
 from vfioctl.kernel.files import replace_file
 from vfioctl.kernel.host_paths import CDI_ETC, CDI_RUN
@@ -32,6 +32,56 @@ _KIND = re.compile(r"""^kind:[ \t]*["']?([A-Za-z0-9_./-]+)["']?[ \t]*(?:#.*)?$""
 _DEVICE = re.compile(r"""^[ \t]*(?:-[ \t]+)?name:[ \t]*["']?([A-Za-z0-9_.:-]+)["']?[ \t]*(?:#.*)?$""", re.MULTILINE)
 _HINT = "name a directory that only you can change"
 _YAML = "YAML: only its kind and its names were looked up"
+
+
+def text_of(kind: str, devices: Iterable[CdiDevice]) -> str:
+    """Return the text of the file with these devices, in the order of their addresses; empty if there are none.
+
+    Devices with group nodes need /dev/vfio/vfio too: it is common to all devices, and comes before them.
+    """
+    listed = sorted(devices, key=lambda device: device.subject.order)
+    if not listed:
+        return ""
+    document: dict[str, Any] = {
+        "cdiVersion": "",
+        "kind": kind,
+        "devices": [{"name": device.name, "containerEdits": _edits(device.node)} for device in listed],
+    }
+    if any(GROUP_NODE.fullmatch(device.node) for device in listed):
+        document["containerEdits"] = _edits(CONTROL_NODE)
+    document["cdiVersion"] = needed_version(document)[0]
+    return json.dumps(document, indent=2)
+
+
+def _edits(node: str) -> dict[str, Any]:
+    return {"deviceNodes": [{"path": node, "permissions": "rw"}]}
+
+
+def devices_in(text: str, kind: str) -> tuple[CdiDevice, ...]:
+    """Return the devices in a text that `text_of` made for this kind. Raises ValueError for any other text.
+
+    Nothing else may be in it: container runtimes run and mount as root what such a file names.
+    """
+    if not text:
+        return ()
+    try:
+        devices = tuple(_device(device) for device in parse_json(text, strict=True)["devices"])
+        same = text_of(kind, devices) == text
+    except (VfioctlError, LookupError, TypeError, ValueError):
+        same = False
+    if not same or problems_of(text):
+        raise ValueError("not the value of a CDI file that vfioctl writes")
+    return devices
+
+
+def _device(document: Any) -> CdiDevice:
+    (node,) = document["containerEdits"]["deviceNodes"]
+    if not any(form.fullmatch(node["path"]) for form in (GROUP_NODE, CDEV_NODE)):
+        raise ValueError("not a node of VFIO")
+    return CdiDevice(subject_called(document["name"]), node["path"])
+
+
+# -- files of all programs -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

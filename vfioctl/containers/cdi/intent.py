@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import Field, field_validator
 
 from vfioctl.claims.model.cdi import KIND, Node, cdi_file, checked_kind
-from vfioctl.containers.cdi.document import devices_in
+from vfioctl.containers.cdi.files import devices_in
 from vfioctl.core.change import Change, Intent, Plan
 from vfioctl.core.resource import Description, WholeFile
 from vfioctl.errors import BadSpec
