@@ -19,8 +19,7 @@ from vfioctl.inventory.api import InventoryApi, Waiting
 from vfioctl.placement.model.claims import Owner
 
 if TYPE_CHECKING:
-    from vfioctl.claims.model.claim import Event
-    from vfioctl.claims.model.documents import Nodes, Stale
+    from vfioctl.claims.model.claim import Event, Nodes, Stale
     from vfioctl.claims.reconcile.reconcile import Reconciling
     from vfioctl.core.change import Plan
     from vfioctl.inventory.model.values import Subject

@@ -21,7 +21,7 @@ from vfioctl import sources
 from vfioctl.claims.model.difference import Seen, Use
 from vfioctl.claims.model.passthrough_devices import devices_in
 from vfioctl.claims.probe.owners import read_containers
-from vfioctl.claims.reconcile.compare import compare
+from vfioctl.claims.reconcile.reconcile import compare
 from vfioctl.kernel.captured.host import Captured
 from vfioctl.kernel.recorded import tree as tree_of_hosts
 from vfioctl.kernel.recorded.tree import Tree, form, parse

@@ -15,6 +15,7 @@ from vfioctl.claims.cli.output import (
     print_problem,
     print_release_previews,
 )
+from vfioctl.claims.model.claim import claim_document, claims_text, unverified, why_stale
 from vfioctl.console.changes import confirm, progress_lines, reporting
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import Command, group_app
@@ -104,8 +105,6 @@ def list_claims(
     shown = tuple(claim for claim in claims if owner in (None, claim.owner))
     stale = api.stale(shown)
     if as_json:
-        from vfioctl.claims.model.documents import claims_text, unverified
-
         emit_long_json(claims_text(shown, {**unverified(shown, api.boot_id), **stale}))
     elif shown:
         from vfioctl.claims.render.claims import claims_table
@@ -126,17 +125,13 @@ def list_claims(
 )
 def show(ctx: typer.Context, name: ClaimId, *, as_json: AsJson = False) -> None:
     """Show one claim: its devices, their device files, and its events."""
-    from vfioctl.claims.model.documents import unverified, why_stale
-
     api = ClaimsApi(opened(ctx))
     claim = api.claim(name)
     stale = why_stale(claim, api.stale([claim]))
     unusable = stale or why_stale(claim, unverified([claim], api.boot_id))
     if as_json:
-        from vfioctl.claims.model.documents import claim_document, event_document
-
         document = claim_document(claim, api.nodes(claim), stale=unusable) | {"request": api.request(claim)}
-        emit_document(document | {"events": [event_document(event) for event in api.events(claim)]})
+        emit_document(document | {"events": [event._asdict() for event in api.events(claim)]})
         return
     from vfioctl.claims.render.claims import claim_page
 
@@ -153,9 +148,7 @@ def watch(ctx: typer.Context, *, as_json: AsJson = False) -> None:
     for event in api.watch():
         devices = [device.subject for device in api.claim(event.claim).devices if device.asked]
         if as_json:
-            from vfioctl.claims.model.documents import event_document
-
-            emit_json_text(json.dumps(event_document(event) | {"devices": devices}))
+            emit_json_text(json.dumps(event._asdict() | {"devices": devices}))
         else:
             from vfioctl.claims.render.claims import event_line
 

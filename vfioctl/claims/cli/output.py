@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vfioctl.claims.api import ClaimsApi, suggest_claims
-from vfioctl.claims.model.claim import Claimed
+from vfioctl.claims.model.claim import Claimed, claim_document, why_stale
 from vfioctl.console.options import completion
 from vfioctl.console.output import draw, emit, emit_document, say, width
 from vfioctl.session import Session
@@ -38,8 +38,6 @@ def print_claim(api: ClaimsApi, made: Claimed, *, as_json: bool, explain: bool =
     nodes = api.nodes(made.claim)
     placement, inventory = (made.placement, made.inventory) if explain else (None, None)
     if as_json:
-        from vfioctl.claims.model.documents import claim_document, why_stale
-
         document = claim_document(made.claim, nodes, stale=why_stale(made.claim, api.stale([made.claim])))
         emit_document(document | {"placement": placement.document()} if placement else document)
         return
@@ -111,8 +109,6 @@ def print_problem(made: Claimed) -> None:
 
 def print_claims(claims: "list[Claim]", *, as_json: bool) -> None:
     if as_json:
-        from vfioctl.claims.model.documents import claim_document
-
         emit_document({"claims": [claim_document(claim) for claim in claims]})
         return
     if not claims:

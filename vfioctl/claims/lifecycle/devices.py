@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from vfioctl.claims.ledger.ledger import Draft, Uses
 from vfioctl.claims.ledger.rows import CLAIM, CPU
-from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState
-from vfioctl.claims.model.documents import Nodes
+from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState, Nodes
 from vfioctl.core.reservations import Reservation
 from vfioctl.errors import ClaimConflict, UnknownDevice
 from vfioctl.inventory.api import InventoryApi

@@ -11,8 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from vfioctl.claims.ledger.ledger import Moment
-from vfioctl.claims.model.claim import Claim, ClaimState
-from vfioctl.claims.model.documents import Stale
+from vfioctl.claims.model.claim import Claim, ClaimState, Stale
 from vfioctl.core import caller
 from vfioctl.errors import Busy, Unfinished
 

@@ -16,7 +16,7 @@ from vfioctl.placement.model.claims import Owner
 
 if TYPE_CHECKING:
     from vfioctl.claims.ledger.ledger import ClaimLedger
-    from vfioctl.claims.model.documents import Stale
+    from vfioctl.claims.model.claim import Stale
     from vfioctl.claims.probe.owners import Containers, Domains
     from vfioctl.inventory.model.functions import Function, Inventory
     from vfioctl.inventory.model.holders import Holder

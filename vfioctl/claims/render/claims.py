@@ -13,9 +13,20 @@ from rich.padding import Padding
 from rich.text import Text
 
 from vfioctl.claims.model.cdi import qualified_name
-from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState, Event, Undo
+from vfioctl.claims.model.claim import (
+    ANOTHER_BOOT,
+    NO_NODES,
+    NOT_STALE,
+    Claim,
+    ClaimedDevice,
+    ClaimState,
+    Event,
+    Nodes,
+    Stale,
+    Undo,
+    why_stale,
+)
 from vfioctl.claims.model.difference import Difference, Fix
-from vfioctl.claims.model.documents import ANOTHER_BOOT, NO_NODES, NOT_STALE, Nodes, Stale, why_stale
 from vfioctl.console.columns import Column, Layout, fact_grid
 from vfioctl.console.plan_page import clock
 from vfioctl.console.words import plain
