@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vfioctl.claims.api import ClaimsApi, suggest_claims
-from vfioctl.claims.model.claim import Claimed, claim_document, why_stale
+from vfioctl.claims.model.claim import Claim, Claimed, Preview, claim_document, why_stale
 from vfioctl.console.options import completion
 from vfioctl.console.output import draw, emit, emit_document, say, width
 from vfioctl.session import Session
@@ -13,7 +13,6 @@ from vfioctl.session import Session
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vfioctl.claims.model.claim import Claim, Preview
     from vfioctl.core.change import Plan
 
 _NONE = "No claims to release."
@@ -51,14 +50,13 @@ def print_claim(api: ClaimsApi, made: Claimed, *, as_json: bool, explain: bool =
         draw(placement_page(placement, inventory, width=width()))
 
 
-def print_preview(session: Session, preview: "Preview", *, as_json: bool) -> None:
+def print_preview(session: Session, preview: Preview, *, as_json: bool) -> None:
     """Write what creating a claim would do."""
     if as_json:
         from vfioctl.claims.model.preview_documents import CreatePreview
 
         id_ = preview.claim.id if preview.claim else None
-        document = CreatePreview(placement=preview.placement.document(), plan=preview.plan, claim=id_)
-        emit_document(document)
+        emit_document(CreatePreview(placement=preview.placement.document(), plan=preview.plan, claim=id_))
         return
     from vfioctl.placement.render import placement_page
 
@@ -73,10 +71,10 @@ def print_release_previews(session: Session, releases: "Sequence[tuple[Claim, Pl
     if as_json:
         from vfioctl.claims.model.preview_documents import ClaimRelease, ReleasePreview
 
-        documents = [
+        planned = (
             ClaimRelease(id=claim.id, owner=claim.owner, state=claim.state, plan=plan) for claim, plan in releases
-        ]
-        emit_document(ReleasePreview(claims=tuple(documents)))
+        )
+        emit_document(ReleasePreview(claims=tuple(planned)))
         return
     if not releases:
         emit(_NONE)
@@ -107,7 +105,7 @@ def print_problem(made: Claimed) -> None:
         say(f"vfioctl: claim {made.claim.id}: {made.problem}")
 
 
-def print_claims(claims: "list[Claim]", *, as_json: bool) -> None:
+def print_claims(claims: list[Claim], *, as_json: bool) -> None:
     if as_json:
         emit_document({"claims": [claim_document(claim) for claim in claims]})
         return

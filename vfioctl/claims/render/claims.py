@@ -15,7 +15,6 @@ from rich.text import Text
 from vfioctl.claims.model.cdi import qualified_name
 from vfioctl.claims.model.claim import (
     ANOTHER_BOOT,
-    NO_NODES,
     NOT_STALE,
     Claim,
     ClaimedDevice,
@@ -46,8 +45,8 @@ _COLUMNS = (
     Column("BY", optional=True),
     Column("DEVICES"),
 )
-_IF_ANY = (4,)
-"""The columns that are there if a claim has such, however narrow the terminal is: CPUs."""
+_CPUS = 4
+"""The column that is there if a claim has CPUs, however narrow the terminal is."""
 _STATES = {
     ClaimState.RESERVED: "reserved: its devices are being prepared, or that was interrupted",
     ClaimState.HELD: "held",
@@ -74,10 +73,9 @@ def claims_table(claims: Sequence[Claim], stale: Stale = NOT_STALE, *, width: in
 
     `boot_id`: the host's, to mark those that were not verified since it booted.
     """
-    rows = [_row(claim) for claim in claims]
-    empty = {index for index in _IF_ANY if not any(row[index] for row in rows)}
-    rows = [tuple(cell for index, cell in enumerate(row) if index not in empty) for row in rows]
-    layout = Layout([column for index, column in enumerate(_COLUMNS) if index not in empty], rows, width)
+    hidden = () if any(claim.cpus for claim in claims) else (_CPUS,)
+    rows = [tuple(cell for index, cell in enumerate(_row(claim)) if index not in hidden) for claim in claims]
+    layout = Layout([column for index, column in enumerate(_COLUMNS) if index not in hidden], rows, width)
     parts: list[RenderableType] = [*layout.header()]
     for claim, row, line in zip(claims, rows, layout.lines(rows), strict=True):
         parts += [*_fitting(claim, row, line, layout), *_why(claim, stale, boot_id)]
@@ -90,14 +88,13 @@ def _fitting(claim: Claim, row: Row, line: RenderableType, layout: Layout) -> It
     if not isinstance(line, Text) or line.cell_len <= layout.width or len(devices) < 2:
         yield line
     else:
-        *before, _ = row
-        blank = [""] * len(before)
-        yield from layout.lines([(*(blank if number else before), device) for number, device in enumerate(devices)])
+        blank = [""] * (len(row) - 1)
+        yield from layout.lines([(*row[:-1], devices[0]), *((*blank, device) for device in devices[1:])])
 
 
 def claim_page(
     claim: Claim,
-    nodes: Mapping[str, Nodes] = NO_NODES,
+    nodes: Mapping[str, Nodes],
     events: Sequence[Event] = (),
     *,
     stale: str = "",
@@ -108,18 +105,16 @@ def claim_page(
 
     `boot_id`: as for `claims_table`. `request`: what it was made for.
     """
+    asked = (f"{name}={_value(value)}" for name, value in request.items() if name not in ("owner", "labels"))
+    facts = [*_facts(claim, stale, boot_id), ("request", plain(" ".join(asked)))]
+    happened = [event_line(event) + (f"  plan {event.plan}" if event.plan else "") for event in events]
     return Stack(
         Text(f"Claim {claim.id} of {plain(claim.owner)}", style="bold"),
-        fact_grid([*_facts(claim, stale, boot_id), *_requested(request)], style="bold"),
+        fact_grid([(name, text) for name, text in facts if text], style="bold"),
         *(line for device in claim.devices for line in _device(claim, device, nodes.get(device.subject, Nodes()))),
-        *([Text("What happened", style="bold"), *map(_event, events)] if events else []),
+        *([Text("What happened", style="bold")] if events else []),
+        *(Text(f"  {event}") for event in happened),
     )
-
-
-def _requested(request: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    words = (f"{name}={_value(value)}" for name, value in request.items() if name not in ("owner", "labels"))
-    if text := plain(" ".join(words)):
-        yield "request", text
 
 
 def _value(value: object) -> str:
@@ -160,26 +155,21 @@ def _is_of_another_boot(claim: Claim, boot_id: str) -> bool:
 
 
 def _facts(claim: Claim, stale: str, boot_id: str) -> Iterator[tuple[str, str]]:
+    """Yield the facts of a claim; a text is empty if there is none."""
     yield "state", _STATES[claim.state]
-    boot = ANOTHER_BOOT if _is_of_another_boot(claim, boot_id) else ""
-    yield from ((name, plain(text)) for name, text in (("boot", boot), ("stale", stale), ("reason", claim.why)) if text)
-    if claim.cpus:
-        yield "CPUs", format_cpu_list(claim.cpus)
+    yield "boot", ANOTHER_BOOT if _is_of_another_boot(claim, boot_id) else ""
+    yield "stale", plain(stale)
+    yield "reason", plain(claim.why)
+    yield "CPUs", format_cpu_list(claim.cpus)
     for pages in claim.hugepages:
         yield "hugepages", f"{pages.pages} of {format_size(pages.size)} on node {pages.node}"
-    if claim.labels:
-        yield "labels", plain(" ".join(f"{key}={value}" for key, value in claim.labels.items()))
-    if claim.key:
-        yield "key", plain(claim.key)
-    yield "since", f"{clock(claim.since)} UTC"
-    if claim.expires:
-        yield "expires", f"{clock(claim.expires)} UTC"
-    if claim.ended:
-        yield "ended", f"{clock(claim.ended)} UTC"
+    yield "labels", plain(" ".join(f"{key}={value}" for key, value in claim.labels.items()))
+    yield "key", plain(claim.key)
+    for name, time in (("since", claim.since), ("expires", claim.expires), ("ended", claim.ended)):
+        yield name, f"{clock(time)} UTC" if time else ""
     user = f"{claim.sudo_user}, with sudo as {claim.user}" if claim.sudo_user else claim.user
     yield "by", plain(f"{user}, process {claim.pid}")
-    if claim.plans:
-        yield "plans", " ".join(claim.plans)
+    yield "plans", " ".join(claim.plans)
 
 
 def _device(claim: Claim, device: ClaimedDevice, nodes: Nodes) -> Iterator[RenderableType]:
@@ -194,11 +184,6 @@ def _device(claim: Claim, device: ClaimedDevice, nodes: Nodes) -> Iterator[Rende
     yield Padding.indent(Text(f"on release it {_ON_RELEASE[device.undo]}"), _INDENT)
 
 
-def _event(event: Event) -> Text:
-    plan = f"  plan {event.plan}" if event.plan else ""
-    return Text(f"  {event_line(event)}{plan}")
-
-
 # -- differences -----------------------------------------------------------------------------------
 
 
@@ -209,10 +194,8 @@ def differences_page(differences: Sequence[Difference], command: Callable[[str],
 
 def _difference(difference: Difference, command: Callable[[str], str]) -> Iterator[RenderableType]:
     whose = f"claim {difference.claim} of {difference.owner}" if difference.claim else ""
-    yield Text(
-        plain(": ".join(filter(None, [difference.kind, " ".join(filter(None, [whose, difference.device]))]))),
-        style="bold",
-    )
+    what = " ".join(filter(None, [whose, difference.device]))
+    yield Text(plain(": ".join(filter(None, [difference.kind, what]))), style="bold")
     yield Padding.indent(Text(plain(difference.words)), _INDENT)
     if difference.fix:
         yield Padding.indent(Text(f"reconcile --fix {_FIXES[difference.fix]}"), _INDENT)
