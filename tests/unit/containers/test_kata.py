@@ -19,8 +19,8 @@ from vfioctl.claims.model.cdi import Node
 from vfioctl.containers.api import KataApi
 from vfioctl.containers.cdi.api import CdiApi
 from vfioctl.containers.cdi.intent import CdiIntent
-from vfioctl.containers.kata.check import Finding
-from vfioctl.containers.kata.settings import Needs, drop_in, merged, needs_of, permits
+from vfioctl.containers.kata.check import Finding, permits
+from vfioctl.containers.kata.settings import Needs, drop_in, merged, needs_of
 from vfioctl.errors import HostError
 from vfioctl.host import Host
 from vfioctl.units import Uuid, format_size

@@ -94,6 +94,11 @@ def cdi_file(kind: str) -> str:
     return f"{CDI_RUN}/{file_name(kind)}"
 
 
+def is_vfio_node(path: str) -> bool:
+    """Return whether it is a node of a device or of a group."""
+    return bool(GROUP_NODE.fullmatch(path) or CDEV_NODE.fullmatch(path))
+
+
 def node_path(text: str) -> str:
     """Return the path of a device node in one form: `/dev//vfio/./9` is `/dev/vfio/9`."""
     return "/" + normpath(text).lstrip("/")

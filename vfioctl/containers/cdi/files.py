@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vfioctl.claims.model.cdi import CDEV_NODE, CONTROL_NODE, GROUP_NODE, CdiDevice, file_name, subject_called
+from vfioctl.claims.model.cdi import CONTROL_NODE, GROUP_NODE, CdiDevice, file_name, is_vfio_node, subject_called
 from vfioctl.containers.cdi.validate import MOST_BYTES, needed_version, problems_of
 from vfioctl.errors import ConflictError, HostError, KernelRefused, VfioctlError
 from vfioctl.kernel.descriptors import closing
@@ -76,7 +76,7 @@ def devices_in(text: str, kind: str) -> tuple[CdiDevice, ...]:
 
 def _device(document: Any) -> CdiDevice:
     (node,) = document["containerEdits"]["deviceNodes"]
-    if not any(form.fullmatch(node["path"]) for form in (GROUP_NODE, CDEV_NODE)):
+    if not is_vfio_node(node["path"]):
         raise ValueError("not a node of VFIO")
     return CdiDevice(subject_called(document["name"]), node["path"])
 

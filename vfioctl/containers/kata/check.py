@@ -6,23 +6,14 @@ CDI device. So the resource must be named like the CDI kind, and each of its ids
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vfioctl.claims.model.cdi import CDEV_NODE, GROUP_NODE, Node, device_name
+from vfioctl.claims.model.cdi import Node, device_name, is_vfio_node
 from vfioctl.containers.cdi.files import CdiFileFound
-from vfioctl.containers.kata.settings import (
-    MODES,
-    MOST_PORTS,
-    NO_PORT,
-    PORTS,
-    Kata,
-    Needs,
-    hypervisor_of,
-    permits,
-    runtime_of,
-)
+from vfioctl.containers.kata.settings import MODES, MOST_PORTS, NO_PORT, PORTS, Kata, Needs
 from vfioctl.inventory.model.functions import Inventory
 from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.units import format_size
@@ -75,10 +66,6 @@ def _wrong(name: str, found: str, remedy: str) -> Finding:
     return Finding(name, found, remedy, ok=False)
 
 
-def _unknown(name: str, found: str) -> Finding:
-    return Finding(name, found, ok=None)
-
-
 def _judged(name: str, found: str, remedy: str, *, ok: bool) -> Finding:
     return Finding(name, found) if ok else _wrong(name, found, remedy)
 
@@ -113,15 +100,13 @@ def _cdi(host: Host) -> Iterator[Finding]:
 
 
 def _named(name: str, subject: Subject, defined: Sequence[tuple[CdiFileFound, tuple[str, ...]]], host: Host) -> Finding:
-    title, remedy = (
-        f"CDI name of {subject}",
-        f"vfioctl cdi generate --node {host.node}, with --all if it is not claimed",
-    )
+    title = f"CDI name of {subject}"
+    remedy = f"vfioctl cdi generate --node {host.node}, with --all if it is not claimed"
     if not defined:
         return _wrong(title, f"no CDI file has {name}", remedy)
     file, nodes = defined[0]
     shown = f"{file.kind}={name}, {' and '.join(nodes) or 'no node'}"
-    if len(_vfio(nodes)) != 1 or len(nodes) != 1:
+    if len(nodes) != 1 or not is_vfio_node(nodes[0].partition(" ")[0]):
         return _wrong(title, shown, f"exactly one node of VFIO for each device: repair {file.path}")
     node = host.nodes.get(subject, "")
     if nodes[0] not in (node, f"{node} {host.numbers.get(node)}"):
@@ -129,16 +114,11 @@ def _named(name: str, subject: Subject, defined: Sequence[tuple[CdiFileFound, tu
     return Finding(title, shown)
 
 
-def _vfio(nodes: Sequence[str]) -> list[str]:
-    paths = [node.partition(" ")[0] for node in nodes]
-    return [path for path in paths if GROUP_NODE.fullmatch(path) or CDEV_NODE.fullmatch(path)]
-
-
 # -- settings --------------------------------------------------------------------------------------
 
 
 def _settings(kata: Kata, settings: Mapping[str, Any], host: Host) -> Iterator[Finding]:
-    name, hypervisor = hypervisor_of(settings)
+    name, hypervisor = _hypervisor_of(settings)
     place = hypervisor.get("cold_plug_vfio", NO_PORT)
     ok = place in tuple(PORTS)  # it may be a list, which has no hash
     yield _judged("cold_plug_vfio", f"{place} ({name or 'no hypervisor'})", f"root-port: {_CONFIG}", ok=ok)
@@ -149,7 +129,7 @@ def _settings(kata: Kata, settings: Mapping[str, Any], host: Host) -> Iterator[F
     if setting:
         yield _ports(setting, hypervisor.get(setting, 0), host.needs)
     yield _window(host)
-    mode = runtime_of(settings).get("vfio_mode", MODES[0])
+    mode = _runtime_of(settings).get("vfio_mode", MODES[0])
     is_mode = mode in MODES
     yield _judged("vfio_mode", str(mode), f"{' or '.join(MODES)}: {_CONFIG}", ok=is_mode)
     if mode == "vfio" and is_mode:
@@ -158,6 +138,31 @@ def _settings(kata: Kata, settings: Mapping[str, Any], host: Host) -> Iterator[F
         yield _judged("enable_iommu", str(hypervisor.get("enable_iommu", False)).lower(), remedy, ok=has_iommu)
     yield _pod_settings(hypervisor)
     yield _hand_over(kata, settings)
+
+
+def _hypervisor_of(settings: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Return the name of the hypervisor and its table; empty if there is none."""
+    tables = settings.get("hypervisor")
+    for name, table in tables.items() if isinstance(tables, Mapping) else ():
+        if isinstance(table, Mapping):
+            return name, table
+    return "", {}
+
+
+def _runtime_of(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    table = settings.get("runtime")
+    return table if isinstance(table, Mapping) else {}
+
+
+def permits(patterns: object, name: str) -> bool:
+    """Return whether enable_annotations allows a pod to set this: each entry is a regular expression."""
+    for pattern in patterns if isinstance(patterns, list) else ():
+        try:
+            if isinstance(pattern, str) and len(pattern) < 1000 and re.fullmatch(pattern, name):
+                return True
+        except re.error:
+            continue
+    return False
 
 
 def _ports(setting: str, value: object, needs: Needs) -> Finding:
@@ -174,26 +179,25 @@ def _window(host: Host) -> Finding:
     needed, bits = host.needs.window_64, host.address_bits
     window = f"{format_size(needed)} needed"
     if bits is None:
-        return _unknown("BAR window", f"{window}; the width of addresses is unknown")
+        return Finding("BAR window", f"{window}; the width of addresses is unknown", ok=None)
     ok = needed <= 1 << (bits - 1)
     remedy = "give a pod fewer devices: the CPU cannot address them all"
     return _judged("BAR window", f"{window}, {bits} bits of addresses", remedy, ok=ok)
 
 
 def _pod_settings(hypervisor: Mapping[str, Any]) -> Finding:
-    allowed = [name for name in _SETTINGS if permits(hypervisor.get("enable_annotations"), name)]
-    if set(allowed) == set(_SETTINGS):
-        return Finding("enable_annotations", "pods may set the ports themselves")
-    return Finding("enable_annotations", "pods may not set the ports themselves, so the configuration counts")
+    may = all(permits(hypervisor.get("enable_annotations"), name) for name in _SETTINGS)
+    ports = "may set the ports themselves" if may else "may not set the ports themselves, so the configuration counts"
+    return Finding("enable_annotations", f"pods {ports}")
 
 
 def _hand_over(kata: Kata, settings: Mapping[str, Any]) -> Finding:
     """Kata learns the names from the kubelet, or from annotations that containerd hands on."""
-    title, socket = "names of devices", runtime_of(settings).get("pod_resource_api_sock")
+    title, socket = "names of devices", _runtime_of(settings).get("pod_resource_api_sock")
     if socket:
         return Finding(title, f"from the kubelet, {socket}")
     if kata.pod_annotations is None:
-        return _unknown(title, "no runtime of Kata in containerd's configuration")
+        return Finding(title, "no runtime of Kata in containerd's configuration", ok=None)
     ok = any(annotation in ("*", "cdi.k8s.io/*", "cdi.k8s.io*") for annotation in kata.pod_annotations)
     annotations = f"from annotations; containerd hands on {', '.join(kata.pod_annotations) or 'none'}"
     remedy = f"add {_ANNOTATION} to pod_annotations of Kata's runtime in containerd's config.toml"
@@ -205,15 +209,14 @@ def _hand_over(kata: Kata, settings: Mapping[str, Any]) -> Finding:
 
 def _resources(kata: Kata, host: Host) -> Iterator[Finding]:
     if kata.resources is None:
-        yield _unknown("resource names", "no kubelet has device plugins here")
+        yield Finding("resource names", "no kubelet has device plugins here", ok=None)
         return
     kinds: dict[str, set[str]] = {}
     for file in host.files:
         kinds.setdefault(file.kind, set()).update(file.devices)
     by_name = {name: kind for kind, names in kinds.items() for name in names}
     for resource, ids in kata.resources.items():
-        concerned = resource in kinds or any(device in by_name for device in ids)
-        if concerned:
+        if resource in kinds or any(device in by_name for device in ids):
             yield _resource(resource, ids, kinds, by_name)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from vfioctl.claims.model.cdi import Node
 from vfioctl.errors import HostError, KernelRefused
-from vfioctl.inventory.model.functions import Function, Inventory
+from vfioctl.inventory.model.functions import Inventory
 from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.kernel.lenient import names_in
 from vfioctl.kernel.protocol import FileReader
@@ -121,31 +120,6 @@ def merged(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return settings
 
 
-def hypervisor_of(settings: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Return the name of the hypervisor and its table; empty if there is none."""
-    tables = settings.get("hypervisor")
-    for name, table in tables.items() if isinstance(tables, Mapping) else ():
-        if isinstance(table, Mapping):
-            return name, table
-    return "", {}
-
-
-def runtime_of(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    table = settings.get("runtime")
-    return table if isinstance(table, Mapping) else {}
-
-
-def permits(patterns: object, name: str) -> bool:
-    """Return whether enable_annotations allows a pod to set this: each entry is a regular expression."""
-    for pattern in patterns if isinstance(patterns, list) else ():
-        try:
-            if isinstance(pattern, str) and len(pattern) < 1000 and re.fullmatch(pattern, name):
-                return True
-        except re.error:
-            continue
-    return False
-
-
 # -- what a guest needs ----------------------------------------------------------------------------
 
 
@@ -168,9 +142,10 @@ def needs_of(inventory: Inventory, subjects: Iterable[Subject], node: Node) -> N
     """Return the needs of these devices. With a group node Kata attaches the whole group."""
     attached = dict.fromkeys(function for subject in subjects for function in _attached(inventory, subject, node))
     functions = [inventory.by_address[function] for function in attached if isinstance(function, PciAddress)]
+    sizes = [function.prefetchable_64 for function in functions if function.prefetchable_64]
     return Needs(
         functions=tuple(map(str, attached)),
-        window_64=sum(_window(function.prefetchable_64) for function in functions),
+        window_64=sum(max(_LEAST_WINDOW, 1 << (size - 1).bit_length()) for size in sizes),
         window_32=sum(bar.size for function in functions for bar in function.bars if bar.kind == "mem32"),
     )
 
@@ -181,22 +156,12 @@ def _attached(inventory: Inventory, subject: Subject, node: Node) -> Iterator[Su
         yield subject
         return
     for address in inventory.members_of(function.iommu_group):
-        if _is_attached(inventory.by_address.get(address)):
+        member = inventory.by_address.get(address)
+        if member and member.class_code[:4] not in _LEFT_OUT:
             yield address
 
 
-def _is_attached(function: Function | None) -> bool:
-    return function is not None and function.class_code[:4] not in _LEFT_OUT
-
-
-def _window(size: int) -> int:
-    """Return the window of a port for the bytes of its device: the next power of two."""
-    if not size:
-        return 0
-    return max(_LEAST_WINDOW, 1 << (size - 1).bit_length())
-
-
-def drop_in(needs: Needs, *, mode: str, hypervisor: str = "qemu") -> str:
+def drop_in(needs: Needs, *, mode: str) -> str:
     """Return the text of the drop-in for these devices. Raises HostError if Kata has too few ports for them."""
     if needs.ports > MOST_PORTS:
         raise HostError(
@@ -212,7 +177,7 @@ def drop_in(needs: Needs, *, mode: str, hypervisor: str = "qemu") -> str:
         lines.append(f"# Their ports need {format_size(needs.window_64)} of 64-bit address space in the guest.")
     lines += [
         "",
-        f"[hypervisor.{hypervisor}]",
+        "[hypervisor.qemu]",
         'cold_plug_vfio = "root-port"',
         f'hot_plug_vfio = "{NO_PORT}"',
         f"pcie_root_port = {needs.ports}",

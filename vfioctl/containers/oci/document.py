@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from vfioctl.claims.model.cdi import CDEV_NODE, GROUP_NODE, node_path
+from vfioctl.claims.model.cdi import is_vfio_node, node_path
 from vfioctl.errors import BadDocument, ConflictError
 from vfioctl.untrusted_text import parse_json
 
@@ -156,20 +156,16 @@ def _refuse_other_claim(
         )
     ours = {device.path for device in devices} | _ours(notes)
     numbers = {(device.major, device.minor) for device in devices}
-    majors = {device.major for device in devices if _is_vfio(device.path)}  # VFIO's, whatever a node is called
+    majors = {device.major for device in devices if is_vfio_node(device.path)}  # VFIO's, whatever a node is called
     for node in nodes:
         path, number = node_path(node["path"]), (node.get("major"), node.get("minor"))
         is_other = node["type"] in ("c", "u") and number[0] in majors and number not in numbers
-        if path not in ours and (_is_vfio(path) or is_other):
+        if path not in ours and (is_vfio_node(path) or is_other):
             raise ConflictError(
                 f"the container has {path} already, a node of VFIO that is not of claim {claim}",
                 hint="remove it from the bundle, or claim that device too",
                 facts={"node": path},
             )
-
-
-def _is_vfio(path: str) -> bool:
-    return bool(GROUP_NODE.fullmatch(path) or CDEV_NODE.fullmatch(path))
 
 
 def _ours(notes: dict[str, str]) -> set[str]:
