@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from vfioctl.placement.model.request import ClaimRequest
 
 
-Gpus = Annotated[int | None, typer.Option("--gpus", metavar="N", help="Number of GPUs; vfioctl selects them.", min=1)]
-Vfs = Annotated[
-    int | None,
-    typer.Option("--vfs", metavar="N", help="Number of existing VFs of GPUs; vfioctl selects them.", min=1),
-]
 Devices = Annotated[
     list[str] | None,
     typer.Option(
@@ -38,49 +33,8 @@ Devices = Annotated[
         autocompletion=completion(suggest_devices),
     ),
 ]
-Vgpu = Annotated[
-    str | None, typer.Option("--vgpu", metavar="TYPE[=K]", help="Number of new vGPUs of this type (default: 1).")
-]
 OwnerName = Annotated[
     str, typer.Option("--owner", metavar="OWNER", help="vm/NAME, pod/NAMESPACE/NAME/CONTAINER or user/NAME.")
-]
-Numa = Annotated[
-    str,
-    typer.Option(
-        "--numa",
-        metavar="same|N|any",
-        help="Take devices of one NUMA node, of node N, or of as few nodes as possible.",
-        autocompletion=completion(suggest_nodes),
-    ),
-]
-Model = Annotated[
-    str | None,
-    typer.Option(
-        "--model",
-        "--of",
-        metavar="MODEL",
-        help="Part of the GPU's name, its IDs as in 10de:2330, or an alias from config.toml.",
-    ),
-]
-MemoryMin = Annotated[
-    str | None, typer.Option("--memory-min", metavar="SIZE", help="Least memory of each GPU, such as 40GiB.")
-]
-Cpus = Annotated[
-    int | None,
-    typer.Option("--cpus", metavar="N", help="Number of CPUs, in whole cores of the devices' NUMA node.", min=1),
-]
-Realtime = Annotated[
-    bool, typer.Option("--realtime", help="Take the CPUs that the host isolates (isolcpus=, nohz_full=) first.")
-]
-HugepageMemory = Annotated[
-    str | None,
-    typer.Option("--hugepages", metavar="SIZE", help="Amount of memory in free hugepages of that node, such as 64GiB."),
-]
-Ttl = Annotated[
-    str | None, typer.Option("--ttl", metavar="DURATION", help="After DURATION (10m, 2h) the claim may be released.")
-]
-Labels = Annotated[
-    list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="Label of the claim. Repeatable.")
 ]
 Key = Annotated[
     str | None,
@@ -91,25 +45,55 @@ Key = Annotated[
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show what would be done, with the plan; record and change nothing.")
 ]
-NoBind = Annotated[bool, typer.Option("--no-bind", help="Leave the devices with their drivers.")]
 
 
 class Wish(NamedTuple):
     """The options that `claim create` and `place` share, and what they ask for, as it was typed."""
 
-    gpus: Gpus = None
-    vfs: Vfs = None
+    gpus: Annotated[int | None, typer.Option(metavar="N", help="Number of GPUs; vfioctl selects them.", min=1)] = None
+    vfs: Annotated[
+        int | None, typer.Option(metavar="N", help="Number of existing VFs of GPUs; vfioctl selects them.", min=1)
+    ] = None
     device: Devices = None
-    vgpu: Vgpu = None
-    numa: Numa = "any"
-    model: Model = None
-    memory_min: MemoryMin = None
-    cpus: Cpus = None
-    realtime: Realtime = False
-    hugepages: HugepageMemory = None
-    ttl: Ttl = None
-    label: Labels = None
-    no_bind: NoBind = False
+    vgpu: Annotated[
+        str | None, typer.Option(metavar="TYPE[=K]", help="Number of new vGPUs of this type (default: 1).")
+    ] = None
+    numa: Annotated[
+        str,
+        typer.Option(
+            metavar="same|N|any",
+            help="Take devices of one NUMA node, of node N, or of as few nodes as possible.",
+            autocompletion=completion(suggest_nodes),
+        ),
+    ] = "any"
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "--of",
+            metavar="MODEL",
+            help="Part of the GPU's name, its IDs as in 10de:2330, or an alias from config.toml.",
+        ),
+    ] = None
+    memory_min: Annotated[str | None, typer.Option(metavar="SIZE", help="Least memory of each GPU, such as 40GiB.")] = (
+        None
+    )
+    cpus: Annotated[
+        int | None, typer.Option(metavar="N", help="Number of CPUs, in whole cores of the devices' NUMA node.", min=1)
+    ] = None
+    realtime: Annotated[
+        bool, typer.Option("--realtime", help="Take the CPUs that the host isolates (isolcpus=, nohz_full=) first.")
+    ] = False
+    hugepages: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Amount of memory in free hugepages of that node, such as 64GiB.")
+    ] = None
+    ttl: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="After DURATION (10m, 2h) the claim may be released.")
+    ] = None
+    label: Annotated[
+        list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="Label of the claim. Repeatable.")
+    ] = None
+    no_bind: Annotated[bool, typer.Option("--no-bind", help="Leave the devices with their drivers.")] = False
 
     def refuse_unclear(self) -> None:
         """Raise BadSpec unless it asks for vGPUs, or for GPUs or VFs, devices or both."""
