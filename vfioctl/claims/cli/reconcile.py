@@ -92,11 +92,9 @@ def _difference(difference: "Difference") -> dict[str, object]:
 
 
 def _whose(difference: "Difference") -> str:
-    return (
-        f"claim {difference.claim} of {difference.owner}"
-        if difference.claim
-        else f"{difference.kind}: {difference.device}"
-    )
+    if difference.claim:
+        return f"claim {difference.claim} of {difference.owner}"
+    return f"{difference.kind}: {difference.device}"
 
 
 def _print(reconciled: "Reconciled", fixed: "Sequence[Fixed]") -> None:

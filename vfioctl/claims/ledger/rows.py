@@ -139,19 +139,13 @@ def _device_in(document: Any) -> ClaimedDevice:
 
 def taken_in(db: sqlite3.Connection, *, but: Collection[str] = ()) -> Taken:
     """Return what live claims take. `but`: the ids of claims that do not count. Raises ValueError."""
-    whole: dict[str, tuple[str, Owner]] = {}
-    cpus: dict[int, tuple[str, Owner]] = {}
-    for resource, claim, owner, _ in db.execute(_WHOLE):
-        if claim in but:
-            continue
-        if resource.startswith(CPU):
-            cpus[int(resource.removeprefix(CPU))] = claim, Owner(owner)
-        else:
-            whole[resource] = claim, Owner(owner)
+    used = {resource: (id_, _owner(owner)) for resource, id_, owner, _ in db.execute(_WHOLE) if id_ not in but}
+    cpus = {int(name.removeprefix(CPU)): by for name, by in used.items() if name.startswith(CPU)}
+    whole = {name: by for name, by in used.items() if not name.startswith(CPU)}
     shared: dict[str, tuple[tuple[str, Owner], ...]] = {}
     for resource, claim, owner, _ in db.execute(_SHARED):
         if claim not in but:
-            shared[resource] = (*shared.get(resource, ()), (claim, Owner(owner)))
+            shared[resource] = (*shared.get(resource, ()), (claim, _owner(owner)))
     claims = [claim for claim in map(claim_in, db.execute(LIVE)) if claim.id not in but]
     pages: Counter[tuple[int, int]] = Counter()
     owners: Counter[Owner] = Counter()

@@ -87,9 +87,6 @@ def nodes_of(session: Session, claim: Claim) -> Mapping[str, Nodes]:
     return nodes
 
 
-# -- drafts ----------------------------------------------------------------------------------------
-
-
 def draft(
     request: ClaimRequest, capacity: Capacity, taken: Taken, expires: str | None = None, *, as_they_are: bool = False
 ) -> Draft:

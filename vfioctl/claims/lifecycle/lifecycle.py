@@ -202,8 +202,6 @@ class Lifecycle:
             raise
         return self._followed(Claimed(self._settle(claim, ClaimState.RELEASING, ClaimState.RELEASED), outcome))
 
-    # -- what both share -----------------------------------------------------------------------------
-
     def _plan_undo(
         self, claim: Claim, *, wait: float, waiting: Waiting | None, unchanged_in_use: bool = False
     ) -> Plan | None:

@@ -96,23 +96,18 @@ class Liveness:
         # under the lock, an open change is an interrupted one: no other process is working on it
         with self._session.kernel.exclusive(store.lock_file, wait=self._session.lock_wait):
             if self._ledger.is_changing(claim.id):
-                raise Unfinished(
-                    f"a change for claim {claim.id} was interrupted",
-                    hint="finish it first",
-                    next_command="vfioctl recover",
-                )
+                words = f"a change for claim {claim.id} was interrupted"
+                raise Unfinished(words, hint="finish it first", next_command="vfioctl recover")
         return self._ledger.claim(claim.id)
 
     def has_died(self, claim: Claim) -> bool:
         """Return whether a reserved claim's process died before it changed anything."""
-        made_by = (claim.pid, claim.boot_id, self._session.boot_id)
-        return claim.state is ClaimState.RESERVED and not runs(*made_by)
+        return claim.state is ClaimState.RESERVED and not runs(claim.pid, claim.boot_id, self._session.boot_id)
 
     def end(self, claim: Claim) -> Claim:
         """End a claim whose process has died before any change."""
-        return self._ledger.move(
-            claim.id, ClaimState.FAILED, moment_of(self._session), why="interrupted before any change"
-        )
+        why = "interrupted before any change"
+        return self._ledger.move(claim.id, ClaimState.FAILED, moment_of(self._session), why=why)
 
 
 GRACE = timedelta(minutes=10)
@@ -135,8 +130,7 @@ def stale_claims(session: Session, claims: Sequence[Claim], ledger: ClaimLedger)
     for claim in claims:
         if not claim.is_live:
             continue
-        maker = (claim.pid, claim.boot_id)
-        if boot_id and claim.state is ClaimState.RESERVED and not runs(*maker, boot_id):
+        if boot_id and claim.state is ClaimState.RESERVED and not runs(claim.pid, claim.boot_id, boot_id):
             stale[claim.id] = DifferenceKind.PROCESS_GONE, "the process that was making it has ended"
         elif boot_id and claim.state is ClaimState.RELEASING and not _is_released(claim, boot_id, ledger):
             stale[claim.id] = DifferenceKind.PROCESS_GONE, "the process that was releasing it has ended"
@@ -148,7 +142,7 @@ def stale_claims(session: Session, claims: Sequence[Claim], ledger: ClaimLedger)
     if guests is None:
         return stale
     for claim in perhaps_gone:
-        if claim.owner.name not in guests and not _is_a_domain(kernel, claim.owner.name):
+        if claim.owner.name not in guests and not any(kernel.has(f"{at}/{claim.owner.name}.xml") for at in _DOMAINS):
             words = f"no guest {claim.owner.name} runs, and libvirt has no such domain"
             stale[claim.id] = DifferenceKind.OWNER_GONE, words
     return stale
@@ -183,7 +177,3 @@ def _guests(kernel: Reader) -> frozenset[str] | None:
         return None
     guests = (pid for pid, name in names.items() if is_vmm(name))
     return frozenset(name for pid in guests if (name := guest_name(text_of(kernel, f"/proc/{pid}/cmdline"))))
-
-
-def _is_a_domain(kernel: Reader, name: str) -> bool:
-    return any(kernel.has(f"{place}/{name}.xml") for place in _DOMAINS)

@@ -29,10 +29,8 @@ def devices_in(xml: str) -> list[str]:
 
 def devices_of(root: Element) -> list[str]:
     """Return the same for a document that has been read."""
-    devices = (
-        devices_of_one(element) for tag in ("hostdev", "interface") for element in root.iterfind(f"./devices/{tag}")
-    )
-    return list(dict.fromkeys(name for names in devices for name in names))
+    elements = (element for tag in ("hostdev", "interface") for element in root.iterfind(f"./devices/{tag}"))
+    return list(dict.fromkeys(name for element in elements for name in devices_of_one(element)))
 
 
 def managed_devices_of(root: Element) -> list[str]:

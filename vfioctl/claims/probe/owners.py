@@ -7,6 +7,7 @@ another form has no devices, and is reported. libvirt is asked in a worker, whic
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vfioctl.claims.model.cdi import node_path
@@ -111,9 +112,8 @@ def _runs(kernel: Reader, path: str, document: Mapping[str, Any]) -> bool:
     if path.endswith("/config.json"):
         home = path.removesuffix("/config.json")
         pid_text = text_of(kernel, f"{home}/init.pid") or text_of(kernel, f"{home}/pidfile")
-        pid = (
-            int(pid_text) if pid_text.isascii() and pid_text.isdecimal() and len(pid_text) < len("4294967296") else None
-        )
+        is_pid = pid_text.isascii() and pid_text.isdecimal() and len(pid_text) < len("4294967296")
+        pid = int(pid_text) if is_pid else None
     return not isinstance(pid, int) or kernel.has(f"/proc/{pid}")
 
 
@@ -150,17 +150,11 @@ def _mapping(value: object) -> Mapping[str, Any]:
 URI = "qemu:///system"
 
 
-class Domain(NamedTuple):
-    """A running domain, and the addresses and UUIDs of its devices."""
-
-    name: str
-    devices: tuple[str, ...]
-
-
 class Domains(NamedTuple):
     """What libvirt says. `unknown`: why it cannot be asked; empty if it answered, or if this host has none."""
 
-    running: tuple[Domain, ...] = ()
+    running: Mapping[str, Sequence[str]] = MappingProxyType({})
+    """The addresses and UUIDs of the devices of each running domain, by its name."""
     unknown: str = ""
 
 
@@ -172,8 +166,7 @@ def read_domains(kernel: Reader) -> Domains:
     if isinstance(said, Unanswered):
         return Domains(unknown=f"libvirt cannot be asked: {said.reason}")
     running, why = said
-    domains = tuple(Domain(name, tuple(devices)) for name, devices in running)
-    return Domains(domains, f"libvirt cannot be asked: {why}" if why else "")
+    return Domains(dict(running), f"libvirt cannot be asked: {why}" if why else "")
 
 
 @per_subject

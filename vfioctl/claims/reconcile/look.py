@@ -44,7 +44,6 @@ class Look:
         self._lost = MissingVgpus(vgpus, self._inventory, claims, existing)
         self._domains: Domains = read_domains(self._kernel)
         self._containers: Containers = read_containers(self._kernel)
-        self._running = {domain.name for domain in self._domains.running}
         self._silent: set[str] = set()
         """The libvirts that did not answer."""
         self._unknown = [*([self._domains.unknown] if self._domains.unknown else []), *self._containers.unknown]
@@ -84,19 +83,15 @@ class Look:
         nodes |= {vgpu.id: (vgpu.vfio_group, vgpu.vfio_cdev) for vgpu in self._mdevs}
         return {device: frozenset(filter(None, either)) for device, either in nodes.items()}
 
-    # -- who uses what -----------------------------------------------------------------------------
-
     def _uses(self) -> Iterator[Use]:
         """Yield who has a GPU or vGPU on VFIO, or a claimed device."""
         claimed = {device.subject for claim in self._claims for device in claim.devices}
         on_vfio = [f for f in self._inventory.functions if f.serves_guests and (f.is_gpu or f.address in claimed)]
         watched = {f.address for f in on_vfio} | {vgpu.id for vgpu in self._mdevs}
         yield from self._open(on_vfio)
-        for domain in self._domains.running:
-            owner = _owner(f"vm/{domain.name}")
-            for device in domain.devices:
-                if device in watched:
-                    yield Use(device, f"guest {domain.name} (libvirt)", domain.name, owner, is_domain=True)
+        for name, devices in self._domains.running.items():
+            for device in watched.intersection(devices):
+                yield Use(device, f"guest {name} (libvirt)", name, _owner(f"vm/{name}"), is_domain=True)
         yield from self._of_containers(watched)
 
     def _open(self, functions: Sequence[Function]) -> Iterator[Use]:
@@ -123,8 +118,6 @@ class Look:
             if holder.kind in ("process", "guest") and holder.unit not in GPU_SERVICES and not may_be_owner:
                 yield _use(holder)
 
-    # -- CPUs and hugepages ------------------------------------------------------------------------
-
     def _online(self) -> Collection[int] | None:
         online = self._placement.online_cpus() if any(claim.cpus for claim in self._claims) else ()
         if online is None:
@@ -150,8 +143,6 @@ class Look:
                 if not nodes.isdisjoint(container.nodes) or not numbers.isdisjoint(container.numbers):
                     yield Use(device, f"container {container.id[:64]}", "", owner)
 
-    # -- stale claims -------------------------------------------------------------------------
-
     def _stale(self, now: str, uses: Sequence[Use]) -> Stale:
         """Return the stale claims: libvirt and the container runtimes know more than a listing."""
         stale = dict(stale_claims(self._session, self._claims, self._ledger))
@@ -160,7 +151,7 @@ class Look:
         is_known = bool(pods - {""}) and not self._containers.unknown  # else this may be no node of Kubernetes
         for claim in self._claims:
             kind, name = claim.owner.kind, claim.owner.name
-            if kind == "vm" and (name in self._running or name in used or self._domains.unknown):
+            if kind == "vm" and (name in self._domains.running or name in used or self._domains.unknown):
                 if claim.id in stale and stale[claim.id][0] is DifferenceKind.OWNER_GONE:
                     del stale[claim.id]
             elif kind == "pod" and name not in pods and is_known and is_settled(claim, now):
@@ -178,7 +169,7 @@ class Look:
         uri = claim.labels.get(LABEL)
         if claim.state is not ClaimState.HELD or claim.owner.kind != "vm" or not uri or uri in self._silent:
             return False
-        if uri == URI and claim.owner.name in self._running:
+        if uri == URI and claim.owner.name in self._domains.running:
             return False
         try:
             return not self._kernel.ask_libvirt(uri, "is_running", claim.owner.name)

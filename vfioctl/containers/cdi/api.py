@@ -74,8 +74,6 @@ class CdiApi:
         holders, problem = self._session.from_ledger(self._claims.claims, none)
         return {device_name(device.subject): claim.id for claim in holders for device in claim.devices}, problem
 
-    # -- keeping them as they should be ------------------------------------------------------------
-
     def follow(self) -> str:
         """Write the files again, if the configuration says so; return why that failed."""
         try:
@@ -138,8 +136,6 @@ class CdiApi:
         except BadDocument:  # of an earlier release
             return None
         return intent if isinstance(intent, CdiIntent) and intent.kind == kind else None
-
-    # -- writing -----------------------------------------------------------------------------------
 
     def plan(self, intent: CdiIntent) -> Plan:
         """Plan the file in /var/run/cdi: written with these devices, or removed when there are none.

@@ -7,6 +7,7 @@ from typing import ClassVar
 from pydantic import Field, field_validator
 
 from vfioctl.claims.model.cdi import KIND, Node, cdi_file, checked_kind
+from vfioctl.console.words import counted
 from vfioctl.containers.cdi.files import devices_in
 from vfioctl.core.change import Change, Intent, Plan
 from vfioctl.core.resource import Description, WholeFile
@@ -77,5 +78,4 @@ def _counted(text: str, kind: str) -> str:
         written = devices_in(text, kind)
     except ValueError:
         return "something else"
-    devices = "device" if len(written) == 1 else "devices"
-    return f"{len(written)} {devices}" if written else "none"
+    return counted(len(written), "device") if written else "none"

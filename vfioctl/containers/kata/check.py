@@ -70,9 +70,6 @@ def _judged(name: str, found: str, remedy: str, *, ok: bool) -> Finding:
     return Finding(name, found) if ok else _wrong(name, found, remedy)
 
 
-# -- devices ---------------------------------------------------------------------------------------
-
-
 def _devices(host: Host) -> Iterator[Finding]:
     iommu = host.inventory.iommu
     yield _judged("IOMMU", iommu.kind or "off", iommu.reason, ok=iommu.translating)
@@ -112,9 +109,6 @@ def _named(name: str, subject: Subject, defined: Sequence[tuple[CdiFileFound, tu
     if nodes[0] not in (node, f"{node} {host.numbers.get(node)}"):
         return _wrong(title, f"{shown}, which is not its {host.node} node now", remedy)
     return Finding(title, shown)
-
-
-# -- settings --------------------------------------------------------------------------------------
 
 
 def _settings(kata: Kata, settings: Mapping[str, Any], host: Host) -> Iterator[Finding]:
@@ -202,9 +196,6 @@ def _hand_over(kata: Kata, settings: Mapping[str, Any]) -> Finding:
     annotations = f"from annotations; containerd hands on {', '.join(kata.pod_annotations) or 'none'}"
     remedy = f"add {_ANNOTATION} to pod_annotations of Kata's runtime in containerd's config.toml"
     return _judged(title, annotations, f"{remedy}, or set pod_resource_api_sock", ok=ok)
-
-
-# -- the kubelet -----------------------------------------------------------------------------------
 
 
 def _resources(kata: Kata, host: Host) -> Iterator[Finding]:
