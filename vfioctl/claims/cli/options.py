@@ -1,7 +1,4 @@
-"""The options that ask for a claim, for the commands that share them, and the request that they make.
-
-May not access a host.
-"""
+"""The options that ask for a claim, and the request that they make. May not access a host."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The devices of a claim: those that names mean, what it takes of them, its draft, and their device files.
-
-May not write.
-"""
+"""The devices of a claim: those that names mean, what it takes of them, and their device files. May not write."""
 
 from __future__ import annotations
 

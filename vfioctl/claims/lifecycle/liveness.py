@@ -1,7 +1,4 @@
-"""When and by whom claims are changed, whether the process that makes one still does, and which claims are stale.
-
-May not write to the host.
-"""
+"""Whether the process that makes a claim still does, and which claims are stale. May not write to the host."""
 
 from __future__ import annotations
 

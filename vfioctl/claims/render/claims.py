@@ -1,7 +1,4 @@
-"""Renders claims (a table, one claim whole, a line for each event), and where the machine differs from them.
-
-May not read the host.
-"""
+"""Renders claims, their events, and where the machine differs from them. May not read the host."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""CDI files: the text of vfioctl's own, those of a host, of all programs, and those that users name.
-
-As root, follows no other user's links.
-"""
+"""CDI files: vfioctl's own, a host's, and those that users name. As root, follows no other user's links."""
 
 from __future__ import annotations
 

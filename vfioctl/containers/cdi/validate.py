@@ -207,12 +207,7 @@ _DEVICE_NODE = _object(
     gid=_id,
 )
 _MOUNT = _object(
-    "hostPath",
-    "containerPath",
-    hostPath=_filled,
-    containerPath=_path,
-    options=_list(_any_text),
-    type=_any_text,
+    "hostPath", "containerPath", hostPath=_filled, containerPath=_path, options=_list(_any_text), type=_any_text
 )
 _HOOK = _object(
     "hookName",

@@ -93,11 +93,8 @@ def generate(  # noqa: PLR0913 - one parameter for each option
     if dry_run:
         emit_json_text(done.text or "null")
     else:
-        emit(
-            f"{done.path}: {counted(len(done.devices), 'device')}"
-            if done.text
-            else f"{done.path}: no device, so no file"
-        )
+        written = counted(len(done.devices), "device") if done.text else "no device, so no file"
+        emit(f"{done.path}: {written}")
 
 
 @app.command(
@@ -126,9 +123,7 @@ def list_devices(ctx: typer.Context, *, as_json: AsJson = False) -> None:
   vfioctl cdi validate /etc/cdi/gpus.json --json""",
 )
 def validate(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="CDI files in JSON.")],
-    *,
-    as_json: AsJson = False,
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="CDI files in JSON.")], *, as_json: AsJson = False
 ) -> None:
     """Check CDI files as strictly as the strictest container runtime.
 

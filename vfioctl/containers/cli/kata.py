@@ -32,10 +32,7 @@ class Mode(StrEnum):
     VFIO = "vfio"
 
 
-@app.callback(
-    epilog="""[bold]Examples[/]
-  vfioctl kata config --simulate hgx8""",
-)
+@app.callback(epilog="[bold]Examples[/]\n  vfioctl kata config --simulate hgx8")
 def kata() -> None:
     """Check and write the settings of Kata Containers for VFIO devices."""
 
@@ -51,8 +48,7 @@ def config(
     *,
     claim: OfClaim = None,
     mode: Annotated[
-        Mode,
-        typer.Option(help="guest-kernel: the guest's driver uses the device; vfio: the container gets VFIO."),
+        Mode, typer.Option(help="guest-kernel: the guest's driver uses the device; vfio: the container gets VFIO.")
     ] = Mode.GUEST_KERNEL,
     node: OfNode = Node.GROUP,
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to this file instead of stdout.")] = None,

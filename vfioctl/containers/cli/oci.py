@@ -19,10 +19,7 @@ from vfioctl.errors import BadSpec
 app = group_app("oci")
 
 
-@app.callback(
-    epilog="""[bold]Examples[/]
-  vfioctl oci inject --help""",
-)
+@app.callback(epilog="[bold]Examples[/]\n  vfioctl oci inject --help")
 def oci() -> None:
     """Add the devices of a claim to containers of runc, crun and Kata.
 
