@@ -12,7 +12,7 @@ from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState, Nodes
 from vfioctl.core.reservations import Reservation
 from vfioctl.errors import ClaimConflict, UnknownDevice
 from vfioctl.inventory.api import InventoryApi
-from vfioctl.inventory.model.functions import Function, Inventory
+from vfioctl.inventory.model.functions import Inventory
 from vfioctl.inventory.model.scope import scope_of
 from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.api import exceeded, place
@@ -37,35 +37,16 @@ def subjects(inventory: Inventory, names: Sequence[str]) -> tuple[Subject, ...]:
     return tuple(dict.fromkeys(named))
 
 
-def whole_functions(
-    inventory: Inventory, asked: Sequence[PciAddress], *, cards: bool = True
-) -> tuple[ClaimedDevice, ...]:
-    """Return the functions with all that must travel with them: their cards, and the endpoints in their groups.
-
-    `cards`: False for functions that their owner has already, whose cards may be divided among several owners.
-    """
-    scope = scope_of(inventory, asked, cards=cards)
-    others = [address for address in (*scope.own, *scope.foreign) if address not in scope.asked]
-    return tuple(
-        ClaimedDevice(other, identity=inventory.by_address[other].identity, asked=other in scope.asked)
-        for other in (*scope.asked, *others)
-    )
-
-
 def uses_of(inventory: Inventory, devices: Sequence[ClaimedDevice], cpus: Iterable[int]) -> Uses:
     """Return the resources that a claim of these devices and CPUs takes.
 
     A VF takes a part of its PF, and a mediated device a part of its parent, which may be a VF.
     """
     whole: list[str] = [device.subject for device in devices]
-    functions: dict[str, Function] = {function.address: function for function in inventory.functions}
+    physical = {str(function.address): function.physfn for function in inventory.functions}
     above: list[str] = []
     for device in devices:
-        if device.mdev:
-            above.append(device.address)
-        function = functions.get(device.address)
-        if function and function.physfn:
-            above.append(function.physfn)
+        above += filter(None, (device.address if device.mdev else None, physical.get(device.address)))
     shared = (name for name in dict.fromkeys(above) if name not in whole)
     return Uses((*whole, *(f"{CPU}{number}" for number in cpus)), tuple(shared))
 
@@ -122,12 +103,19 @@ def draft(
 
 
 def _existing(placement: Placement, capacity: Capacity, *, cards: bool) -> tuple[ClaimedDevice, ...]:
+    """Return the devices with all that must travel with them: their cards, and the endpoints in their groups.
+
+    `cards`: False for functions that their owner has already, whose cards may be divided among several owners.
+    """
     mdevs = [device for device in placement.devices if isinstance(device, Uuid)]
     for mdev in mdevs:
         if mdev not in capacity.parents:
             raise UnknownDevice(f"there is no mediated device {mdev} here", next_command="vfioctl vgpu list")
     mediated = (ClaimedDevice(capacity.parents[mdev], mdev) for mdev in dict.fromkeys(mdevs))
-    return (*whole_functions(capacity.inventory, placement.functions, cards=cards), *mediated)
+    functions, scope = capacity.inventory.by_address, scope_of(capacity.inventory, placement.functions, cards=cards)
+    together = dict.fromkeys((*scope.asked, *scope.own, *scope.foreign))
+    whole = (ClaimedDevice(name, identity=functions[name].identity, asked=name in scope.asked) for name in together)
+    return (*whole, *mediated)
 
 
 def _created(plan: Plan) -> tuple[ClaimedDevice, ...]:

@@ -6,19 +6,26 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from vfioctl.binding.model.conditions import GPU_SERVICES
+from vfioctl.claims.lifecycle.device_plans import MissingVgpus
 from vfioctl.claims.lifecycle.lifecycle import followers
 from vfioctl.claims.lifecycle.liveness import is_settled, stale_claims
 from vfioctl.claims.lifecycle.liveness import now as time_now
 from vfioctl.claims.model.claim import LABEL, Claim, ClaimState
 from vfioctl.claims.model.difference import DifferenceKind, LostVgpu, Seen, Use
+from vfioctl.claims.probe.owners import URI, read_containers, read_domains
 from vfioctl.errors import BadSpec, VfioctlError
+from vfioctl.inventory.api import InventoryApi
+from vfioctl.kernel.lenient import number_of
+from vfioctl.placement.api import PlacementApi
 from vfioctl.placement.model.claims import Owner
+from vfioctl.units import Uuid
+from vfioctl.vgpu.api import VgpuApi
 
 if TYPE_CHECKING:
     from vfioctl.claims.ledger.ledger import ClaimLedger
     from vfioctl.claims.model.claim import Stale
-    from vfioctl.claims.probe.owners import Containers, Domains
-    from vfioctl.inventory.model.functions import Function, Inventory
+    from vfioctl.inventory.model.functions import Function
     from vfioctl.inventory.model.holders import Holder
     from vfioctl.session import Session
     from vfioctl.vgpu.model.vgpu import Vgpu
@@ -28,22 +35,16 @@ class Look:
     """One look at the machine."""
 
     def __init__(self, session: Session, ledger: ClaimLedger, claims: Sequence[Claim]) -> None:
-        from vfioctl.claims.lifecycle.device_plans import MissingVgpus
-        from vfioctl.claims.probe.owners import read_containers, read_domains
-        from vfioctl.inventory.api import InventoryApi
-        from vfioctl.placement.api import PlacementApi
-        from vfioctl.vgpu.api import VgpuApi
-
         self._session, self._ledger, self._claims, self._kernel = session, ledger, claims, session.kernel
         self._devices, self._placement = InventoryApi(session), PlacementApi(session)
         self._processes = self._devices.processes()  # its workers scan meanwhile
-        self._inventory: Inventory = self._devices.inventory(nvml=False)
+        self._inventory = self._devices.inventory(nvml=False)
         vgpus = VgpuApi(session)
         existing = vgpus.vgpus()
-        self._vgpus: tuple[Vgpu, ...] = existing.instances
+        self._vgpus = existing.instances
         self._lost = MissingVgpus(vgpus, self._inventory, claims, existing)
-        self._domains: Domains = read_domains(self._kernel)
-        self._containers: Containers = read_containers(self._kernel)
+        self._domains = read_domains(self._kernel)
+        self._containers = read_containers(self._kernel)
         self._silent: set[str] = set()
         """The libvirts that did not answer."""
         self._unknown = [*([self._domains.unknown] if self._domains.unknown else []), *self._containers.unknown]
@@ -95,8 +96,6 @@ class Look:
         yield from self._of_containers(watched)
 
     def _open(self, functions: Sequence[Function]) -> Iterator[Use]:
-        from vfioctl.units import Uuid
-
         holders = self._devices.holders_of(functions, self._inventory, self._processes)
         yield from map(_use, filter(_has_open, holders.holders))
         if mdevs := self._devices.perhaps_open([Uuid(vgpu.id) for vgpu in self._mdevs]):
@@ -107,8 +106,6 @@ class Look:
 
     def _on_host(self) -> Iterator[Use]:
         """Yield who has a claimed GPU with its host driver; services that only monitor it do not count."""
-        from vfioctl.binding.model.conditions import GPU_SERVICES
-
         owners = {str(device.subject): claim.owner for claim in self._claims for device in claim.devices}
         claimed = [f for f in self._inventory.functions if f.is_gpu and f.address in owners and not f.serves_guests]
         if not claimed:
@@ -133,8 +130,6 @@ class Look:
         return {pool: total for pool, total in totals.items() if total is not None}
 
     def _of_containers(self, watched: set[str]) -> Iterator[Use]:
-        from vfioctl.kernel.lenient import number_of
-
         known = [(device, nodes) for device, nodes in sorted(self._nodes.items()) if device in watched]
         numbered = [(device, nodes, {number_of(self._kernel, node) for node in nodes}) for device, nodes in known]
         for container in self._containers.found:
@@ -164,8 +159,6 @@ class Look:
 
     def _has_ended(self, claim: Claim) -> bool:
         """Return whether a claim was made for a run of a domain, and its libvirt says that the domain does not run."""
-        from vfioctl.claims.probe.owners import URI
-
         uri = claim.labels.get(LABEL)
         if claim.state is not ClaimState.HELD or claim.owner.kind != "vm" or not uri or uri in self._silent:
             return False
