@@ -107,11 +107,11 @@ def print_problem(made: Claimed) -> None:
 
 def print_claims(claims: list[Claim], *, as_json: bool) -> None:
     if as_json:
-        emit_document({"claims": [claim_document(claim) for claim in claims]})
+        emit_document({"claims": [claim_document(claim, {}) for claim in claims]})
         return
     if not claims:
         emit(_NONE)
         return
     from vfioctl.claims.render.claims import claims_table
 
-    draw(claims_table(claims, width=width()))
+    draw(claims_table(claims, {}, width=width()))

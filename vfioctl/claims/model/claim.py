@@ -185,12 +185,10 @@ class Nodes(NamedTuple):
 
 Stale = Mapping[str, tuple["DifferenceKind", str]]
 """The claims that are stale, by id: in which way, and why."""
-NOT_STALE: Stale = {}
 ANOTHER_BOOT = "made in another boot, and not verified in this one: vfioctl reconcile"
-NO_NODES: Mapping[str, Nodes] = {}
 
 
-def claim_document(claim: Claim, nodes: Mapping[str, Nodes] = NO_NODES, *, stale: str = "") -> dict[str, Any]:
+def claim_document(claim: Claim, nodes: Mapping[str, Nodes], *, stale: str = "") -> dict[str, Any]:
     """Return a claim as JSON has it. `nodes`: the devices' files, by subject, where they are known.
 
     `stale`: why nobody needs it any more.
@@ -229,7 +227,7 @@ def _or_null(text: str | None) -> str:
     return "null" if text is None else _text(text)
 
 
-def claims_text(claims: Iterable[Claim], stale: Stale = NOT_STALE) -> str:
+def claims_text(claims: Iterable[Claim], stale: Stale) -> str:
     """Return the document of `vfioctl claim list --json`."""
     return f'{{"claims":[{",".join([claim_text(claim, why_stale(claim, stale)) for claim in claims])}]}}'
 

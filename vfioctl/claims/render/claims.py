@@ -10,18 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from vfioctl.claims.model.cdi import qualified_name
-from vfioctl.claims.model.claim import (
-    ANOTHER_BOOT,
-    NOT_STALE,
-    Claim,
-    ClaimedDevice,
-    ClaimState,
-    Event,
-    Nodes,
-    Stale,
-    Undo,
-    why_stale,
-)
+from vfioctl.claims.model.claim import ANOTHER_BOOT, Claim, ClaimedDevice, ClaimState, Event, Nodes, Stale, Undo
 from vfioctl.claims.model.difference import Difference, Fix
 from vfioctl.console.columns import Column, Layout, fact_grid
 from vfioctl.console.plan_page import clock
@@ -65,7 +54,7 @@ _FIXES = {
 }
 
 
-def claims_table(claims: Sequence[Claim], stale: Stale = NOT_STALE, *, width: int, boot_id: str = "") -> RenderableType:
+def claims_table(claims: Sequence[Claim], stale: Stale, *, width: int, boot_id: str = "") -> RenderableType:
     """Render claims in the order given, for `width` columns. `stale`: which are stale, and why.
 
     `boot_id`: the host's, to mark those that were not verified since it booted.
@@ -141,8 +130,8 @@ def _asked(claim: Claim) -> list[str]:
 def _why(claim: Claim, stale: Stale, boot_id: str) -> Iterator[RenderableType]:
     if _is_of_another_boot(claim, boot_id):
         yield Padding.indent(Text(ANOTHER_BOOT), _INDENT)
-    if why := why_stale(claim, stale):
-        yield Padding.indent(Text(plain(f"stale: {why}")), _INDENT)
+    if claim.id in stale:
+        yield Padding.indent(Text(plain(f"stale: {stale[claim.id][1]}")), _INDENT)
     if claim.why:
         yield Padding.indent(Text(plain(claim.why)), _INDENT)
 
