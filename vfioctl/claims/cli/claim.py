@@ -129,16 +129,14 @@ def show(ctx: typer.Context, name: ClaimId, *, as_json: AsJson = False) -> None:
     claim = api.claim(name)
     stale = why_stale(claim, api.stale([claim]))
     unusable = stale or why_stale(claim, unverified([claim], api.boot_id))
+    nodes, request, events = api.nodes(claim), api.request(claim), api.events(claim)
     if as_json:
-        document = claim_document(claim, api.nodes(claim), stale=unusable) | {"request": api.request(claim)}
-        emit_document(document | {"events": [event._asdict() for event in api.events(claim)]})
+        document = claim_document(claim, nodes, stale=unusable) | {"request": request}
+        emit_document(document | {"events": [event._asdict() for event in events]})
         return
     from vfioctl.claims.render.claims import claim_page
 
-    page = claim_page(
-        claim, api.nodes(claim), api.events(claim), stale=stale, boot_id=api.boot_id, request=api.request(claim)
-    )
-    draw(page)
+    draw(claim_page(claim, nodes, events, stale=stale, boot_id=api.boot_id, request=request))
 
 
 @app.command(cls=Command, epilog="[bold]Examples[/]\n  vfioctl claim watch --json")

@@ -211,9 +211,9 @@ class Lifecycle:
         """
         from vfioctl.claims.lifecycle.device_plans import plan_undo
 
-        events = () if LABEL in claim.labels else self.ledger.events(claim=claim.id)
-        unchanged = unchanged_in_use or any(event.why == ADOPTED for event in events)
-        undo = partial(plan_undo, self.acting_for(claim), claim, unchanged_in_use=unchanged)
+        if not unchanged_in_use and LABEL not in claim.labels:
+            unchanged_in_use = any(event.why == ADOPTED for event in self.ledger.events(claim=claim.id))
+        undo = partial(plan_undo, self.acting_for(claim), claim, unchanged_in_use=unchanged_in_use)
         plan = until_released(undo, wait=wait, waiting=waiting)
         return plan if plan and not plan.nothing_to_do else None
 
