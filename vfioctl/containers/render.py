@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,44 +15,37 @@ from vfioctl.containers.cdi.files import CdiFileFound
 from vfioctl.containers.kata.check import Finding
 
 _COLUMNS = (Column("DEVICE"), Column("NODES"), Column("CLAIM", optional=True), Column("WRITTEN BY"), Column("FILE"))
+_WRITTEN_BY = {True: "vfioctl", False: "another program"}
 _STATES = {True: "ok", False: "wrong", None: "unknown"}
 _CHECKS = (Column("CHECK"), Column(""), Column("FOUND"))
 
 
 def cdi_table(files: Sequence[CdiFileFound], claims: Mapping[str, str], problem: str, *, width: int) -> RenderableType:
     """The devices, by file. `claims`: their claims, by name of the device. `width`: of the terminal, in columns."""
-    rows = [row for file in files for row in _rows(file, claims)]
+    rows = [
+        (f"{file.kind}={name}", " ".join(nodes) or "-", claims.get(name, ""), _WRITTEN_BY[file.ours], file.path)
+        for file in files
+        for name, nodes in file.devices.items()
+    ]
     lines = table(_COLUMNS, rows, width) if rows else [Text("No CDI file defines a device.")]
     notes = [f"{file.path}: {problem}" for file in files for problem in file.problems]
     return Stack(*lines, *note_lines([*notes, *([problem] if problem else [])]))
 
 
-def _rows(file: CdiFileFound, claims: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
-    by = "vfioctl" if file.ours else "another program"
-    for name, nodes in file.devices.items():
-        yield f"{file.kind}={name}", " ".join(nodes) or "-", claims.get(name, ""), by, file.path
-
-
 def cdi_document(files: Sequence[CdiFileFound], claims: Mapping[str, str], problem: str) -> dict[str, Any]:
     """The document of `vfioctl cdi list --json`."""
-    return {"files": [_file(file, claims) for file in files], "warnings": [problem] if problem else []}
-
-
-def _file(file: CdiFileFound, claims: Mapping[str, str]) -> dict[str, Any]:
-    devices = [{"name": n, "nodes": list(nodes), "claim": claims.get(n)} for n, nodes in file.devices.items()]
-    return asdict(file) | {"devices": devices}
+    documents = []
+    for file in files:
+        devices = [{"name": n, "nodes": list(nodes), "claim": claims.get(n)} for n, nodes in file.devices.items()]
+        documents.append(asdict(file) | {"devices": devices})
+    return {"files": documents, "warnings": [problem] if problem else []}
 
 
 def findings_page(findings: Sequence[Finding], *, width: int) -> RenderableType:
     """The lines of the check, each remedy below its line. `width`: of the terminal, in columns."""
-    return Stack(*_lines(findings, width))
-
-
-def _lines(findings: Sequence[Finding], width: int) -> Iterator[RenderableType]:
     rows = [(finding.name, _STATES[finding.ok], finding.found) for finding in findings]
     layout = Layout(_CHECKS, rows, width)
-    yield from layout.header()
+    lines: list[RenderableType] = [*layout.header()]
     for finding, line in zip(findings, layout.lines(rows, cut=False), strict=True):
-        yield line
-        if finding.remedy:
-            yield Whole(f"-> {finding.remedy}")
+        lines += [line, Whole(f"-> {finding.remedy}")] if finding.remedy else [line]
+    return Stack(*lines)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vfioctl.claims.model.cdi import node_path
+from vfioctl.claims.model.cdi import CONTROL_NODE, node_path
 from vfioctl.claims.model.passthrough_devices import devices_in
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.lenient import names_in, text_of
@@ -32,7 +32,6 @@ _STATES = (
 PODMAN = "/run/containers/storage/overlay-containers"
 _MOST_CONTAINERS, _LONGEST, _LONGEST_PATH = 2000, 2 << 20, 4096
 _VFIO = "/dev/vfio/"
-_CONTROL = "/dev/vfio/vfio"
 _POD = (
     ("io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.namespace"),
     ("io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name"),
@@ -102,7 +101,7 @@ def _read(kernel: Reader, name: str, path: str) -> Container | None:
         config = _mapping(document.get("config"))
     devices = [device for device in _devices(config) if isinstance(device, dict)]
     paths = (node_path(str(device.get("path", ""))) for device in devices)
-    nodes = tuple(path for path in paths if path.startswith(_VFIO) and path != _CONTROL)
+    nodes = tuple(path for path in paths if path.startswith(_VFIO) and path != CONTROL_NODE)
     numbers = (f"c {device['major']}:{device['minor']}" for device in devices if _has_number(device))
     return Container(name, nodes, tuple(numbers), _pod(config))
 
