@@ -220,14 +220,10 @@ def read_passthrough(session: Session, node: Node, inventory: Inventory | None =
     """Return the functions and mediated devices that have this kind of node. `inventory`: one that was just read."""
     from vfioctl.containers.cdi.choose import passthrough
 
-    return passthrough(inventory or InventoryApi(session).inventory(nvml=False), _mdevs(session), node)
+    inventory, kernel = inventory or InventoryApi(session).inventory(nvml=False), session.kernel
+    mdevs: list[Vgpu] = []
+    if kernel.has(MDEV_DEVICES) and kernel.children(MDEV_DEVICES):
+        from vfioctl.vgpu.api import VgpuApi
 
-
-def _mdevs(session: Session) -> Sequence[Vgpu]:
-    kernel = session.kernel
-    if not kernel.has(MDEV_DEVICES) or not kernel.children(MDEV_DEVICES):
-        return ()
-    from vfioctl.vgpu.api import VgpuApi
-    from vfioctl.vgpu.model.vgpu import Dialect
-
-    return [vgpu for vgpu in VgpuApi(session).vgpus().instances if vgpu.dialect is Dialect.MDEV]
+        mdevs = [vgpu for vgpu in VgpuApi(session).vgpus().instances if vgpu.dialect == "mdev"]
+    return passthrough(inventory, mdevs, node)
