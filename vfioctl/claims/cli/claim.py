@@ -7,14 +7,7 @@ import typer
 
 from vfioctl.claims.api import ClaimsApi, suggest_claims
 from vfioctl.claims.cli.options import Devices, DryRun, Key, OwnerName, Wish, key_in, wish_options
-from vfioctl.claims.cli.output import (
-    ClaimId,
-    print_claim,
-    print_claims,
-    print_preview,
-    print_problem,
-    print_release_previews,
-)
+from vfioctl.claims.cli.output import ClaimId, print_claim, print_claims, print_preview, print_problem, print_releases
 from vfioctl.claims.model.claim import claim_document, claims_text, unverified, why_stale
 from vfioctl.console.changes import confirm, progress_lines, reporting
 from vfioctl.console.choice import opened
@@ -211,7 +204,7 @@ def release(
             say(f"vfioctl: claim {name}: {error.message}")
             failed = failed or error
     if dry_run:
-        print_release_previews(session, planned, as_json=as_json)
+        print_releases(session, planned, as_json=as_json)
     else:
         print_claims(released, as_json=as_json)
     if failed:

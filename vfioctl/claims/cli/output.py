@@ -66,7 +66,7 @@ def print_preview(session: Session, preview: Preview, *, as_json: bool) -> None:
     say(_DRY)
 
 
-def print_release_previews(session: Session, releases: "Sequence[tuple[Claim, Plan | None]]", *, as_json: bool) -> None:
+def print_releases(session: Session, releases: "Sequence[tuple[Claim, Plan | None]]", *, as_json: bool) -> None:
     """Write what releasing claims would do."""
     if as_json:
         from vfioctl.claims.model.preview_documents import ClaimRelease, ReleasePreview

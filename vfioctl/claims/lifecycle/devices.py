@@ -119,7 +119,6 @@ def _existing(placement: Placement, capacity: Capacity, *, cards: bool) -> tuple
 
 
 def _created(plan: Plan) -> tuple[ClaimedDevice, ...]:
-    """Return the vGPUs that a plan creates."""
     mediated = (ClaimedDevice(place_and_type(change)[0], Uuid(change.name)) for change in plan.changes_of(MDEV))
     vfs = (ClaimedDevice(PciAddress(change.subject)) for change in plan.changes_of(VGPU_TYPE))
     return (*mediated, *vfs)

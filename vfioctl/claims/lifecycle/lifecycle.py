@@ -137,7 +137,6 @@ class Lifecycle:
     def _prepare(
         self, claim: Claim, capacity: Capacity, *, bind: bool, progress: Progress | None, confirm: Confirm | None
     ) -> Claimed:
-        """Bring a reserved claim's devices into the state that it needs."""
         from vfioctl.claims.lifecycle.device_plans import plan_needed
 
         session = self.acting_for(claim)

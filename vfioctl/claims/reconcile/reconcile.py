@@ -235,7 +235,6 @@ def _used_on_host(claim: Claim, seen: Seen) -> Iterator[Difference]:
 
 
 def _short_pages(claims: Sequence[Claim], seen: Seen) -> Iterator[Difference]:
-    """Yield the claims whose nodes have fewer hugepages than claims hold."""
     held = [(claim, pages) for claim in claims if claim.state is ClaimState.HELD for pages in claim.hugepages]
     claimed: Counter[tuple[int, int]] = Counter()
     for _, (node, size, count) in held:

@@ -101,7 +101,6 @@ def _of_kata(table: Mapping[str, Any]) -> Iterator[list[str]]:
 
 
 def _plugins(kernel: FileReader) -> Mapping[str, tuple[str, ...]] | None:
-    """Return the ids of each resource in the kubelet's checkpoint."""
     try:
         document = parse_json(kernel.read(_KUBELET))
         listed = document["Data"]["RegisteredDevices"]
