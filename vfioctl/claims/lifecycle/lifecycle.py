@@ -54,7 +54,7 @@ class Lifecycle:
         """The claims' part of the ledger."""
         return ClaimLedger(self._session.store, self._session.publish)
 
-    @cached_property
+    @property
     def _placement(self) -> PlacementApi:
         from vfioctl.placement.api import PlacementApi
 
