@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vfioctl.claims.api import ClaimsApi
+from vfioctl.claims.model.claim import Claim
 from vfioctl.claims.model.passthrough_devices import devices_of as devices_named
 from vfioctl.claims.model.passthrough_devices import managed_devices_of, subject_of, withheld_in
 from vfioctl.domain.build.compose import composed
@@ -25,30 +26,25 @@ from vfioctl.domain.document.needs import refuse_foreign_claim
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.templates import read_template
 from vfioctl.domain.document.values import is_realtime, plugged
-from vfioctl.domain.document.xml import MARK, text_of
-from vfioctl.domain.model.layout import Choice
+from vfioctl.domain.document.xml import MARK, Document, text_of
+from vfioctl.domain.model.layout import Choice, Device, Layout
 from vfioctl.domain.model.libvirt import NOBODY, Others
-from vfioctl.domain.model.spec import Policy, Smt
+from vfioctl.domain.model.spec import DomainSpec, Policy, Smt
 from vfioctl.domain.probe.host import read_all_memory, read_core_kinds, read_free_memory
 from vfioctl.domain.probe.images import refuse_shared_images
 from vfioctl.errors import BadSpec, NoCapacity
 from vfioctl.inventory.api import InventoryApi
+from vfioctl.inventory.model.functions import Inventory
+from vfioctl.inventory.model.machine import Processor
 from vfioctl.inventory.model.preconditions import refuse_untyped
 from vfioctl.inventory.model.scope import scope_of
-from vfioctl.inventory.model.values import PciAddress
+from vfioctl.inventory.model.values import PciAddress, Subject
+from vfioctl.placement.model.capacity import Capacity
+from vfioctl.session import Session
 from vfioctl.units import Uuid, parse_size
 
 if TYPE_CHECKING:
-    from vfioctl.claims.model.claim import Claim
-    from vfioctl.domain.document.xml import Document
     from vfioctl.domain.model.build import BuildDocument
-    from vfioctl.domain.model.layout import Device, Layout
-    from vfioctl.domain.model.spec import DomainSpec
-    from vfioctl.inventory.model.functions import Inventory
-    from vfioctl.inventory.model.machine import Processor
-    from vfioctl.inventory.model.values import Subject
-    from vfioctl.placement.model.capacity import Capacity
-    from vfioctl.session import Session
 
 
 class Built(NamedTuple):

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from vfioctl.domain.build.layout.memory import SIZES
-from vfioctl.domain.model.layout import Choice
-from vfioctl.domain.model.spec import PageSize, Policy
+from vfioctl.domain.model.layout import Choice, Device
+from vfioctl.domain.model.spec import DomainSpec, PageSize, Policy
 from vfioctl.errors import BadSpec
-
-if TYPE_CHECKING:
-    from vfioctl.domain.model.layout import Device
-    from vfioctl.domain.model.spec import DomainSpec
-    from vfioctl.inventory.model.machine import Processor
+from vfioctl.inventory.model.machine import Processor
 
 _AMD, _INTEL = ("sev", "sev-es", "sev-snp"), ("tdx",)
 _MADE_BY_INTEL = "GenuineIntel"

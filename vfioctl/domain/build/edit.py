@@ -6,38 +6,31 @@ what its document looks like.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 from vfioctl.claims.api import ClaimsApi
+from vfioctl.claims.model.claim import Claim
 from vfioctl.claims.model.passthrough_devices import subject_of
-from vfioctl.domain.build.build import DomainBuilder
+from vfioctl.domain.build.build import Built, DomainBuilder
 from vfioctl.domain.build.layout.cpus import even_width
 from vfioctl.domain.build.layout.memory import SIZES
 from vfioctl.domain.build.other_domains import read_others, with_own_usage
 from vfioctl.domain.build.placing import relevant_nodes
 from vfioctl.domain.document.differences import Difference, differences
-from vfioctl.domain.document.reader import read_domain
+from vfioctl.domain.document.reader import Domain, read_domain
 from vfioctl.domain.document.values import scaled
 from vfioctl.domain.document.xml import METADATA
 from vfioctl.domain.model.build import ComparedValue, Comparison
+from vfioctl.domain.model.libvirt import DomainXml, Others
 from vfioctl.domain.model.spec import DomainSpec, PageSize, Policy, Smt
 from vfioctl.domain.probe.domains import Domains
 from vfioctl.errors import BadAddress, BadSpec, ClaimConflict, NoCapacity
 from vfioctl.inventory.model.values import PciAddress
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from vfioctl.claims.model.claim import Claim
-    from vfioctl.domain.build.build import Built
-    from vfioctl.domain.document.reader import Domain
-    from vfioctl.domain.model.libvirt import DomainXml, Others
-    from vfioctl.domain.model.spec import DomainSpec
-    from vfioctl.session import Session
+from vfioctl.session import Session
 
 _Word = TypeVar("_Word", bound=StrEnum)
 _WHOLE = (

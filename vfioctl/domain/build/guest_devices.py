@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element
 
 from vfioctl.domain.document.tree import add, child, insert, remove
-from vfioctl.domain.model.spec import Viommu
+from vfioctl.domain.model.layout import Layout
+from vfioctl.domain.model.spec import DomainSpec, Viommu
 from vfioctl.errors import BadSpec
-
-if TYPE_CHECKING:
-    from vfioctl.domain.model.layout import Layout
-    from vfioctl.domain.model.spec import DomainSpec
 
 _BLOCK = "/dev/"
 _QUEUED = ("network", "bridge", "direct", "ethernet")

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from vfioctl.domain.model.libvirt import NOBODY, URI, Others, known_as
+from vfioctl.domain.model.libvirt import NOBODY, URI, DomainXml, Others, known_as
 from vfioctl.domain.probe.domains import Domains
 from vfioctl.kernel.libvirt.domains import SOCKETS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from vfioctl.domain.model.libvirt import DomainXml
-    from vfioctl.placement.model.capacity import Capacity, HugepagePool
-    from vfioctl.session import Session
+from vfioctl.placement.model.capacity import Capacity, HugepagePool
+from vfioctl.session import Session
 
 _ORDINARY = 0
 

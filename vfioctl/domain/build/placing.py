@@ -10,29 +10,23 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from vfioctl.claims.api import ClaimsApi
+from vfioctl.claims.model.claim import Claim
 from vfioctl.domain.build.layout.cpus import needed
 from vfioctl.domain.build.layout.memory import by_room
-from vfioctl.domain.model.spec import Policy
+from vfioctl.domain.model.libvirt import Others
+from vfioctl.domain.model.spec import DomainSpec, Policy
 from vfioctl.domain.probe.host import read_free_memory
 from vfioctl.errors import BadSpec, NoCapacity, UnknownDevice, some_of
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.numa_affinity import above
-from vfioctl.inventory.model.values import PciAddress
+from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.api import why_not_isolated
-from vfioctl.placement.model.capacity import Context
+from vfioctl.placement.model.capacity import Capacity, Context
+from vfioctl.placement.model.placement import Placement
+from vfioctl.session import Session
 from vfioctl.units import format_cpu_list
-
-if TYPE_CHECKING:
-    from vfioctl.claims.model.claim import Claim
-    from vfioctl.domain.model.libvirt import Others
-    from vfioctl.domain.model.spec import DomainSpec
-    from vfioctl.inventory.model.values import Subject
-    from vfioctl.placement.model.capacity import Capacity
-    from vfioctl.placement.model.placement import Placement
-    from vfioctl.session import Session
 
 _NO_CPUS = 0
 _NOT_MEANT = "not meant"

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from xml.etree.ElementTree import Element
 
 from vfioctl.domain.document.values import ballooned
-from vfioctl.domain.model.layout import Choice
+from vfioctl.domain.document.xml import Document
+from vfioctl.domain.model.layout import Choice, Layout
 from vfioctl.errors import some_of
 from vfioctl.units import exact_size, format_cpu_list
-
-if TYPE_CHECKING:
-    from xml.etree.ElementTree import Element
-
-    from vfioctl.domain.document.xml import Document
-    from vfioctl.domain.model.layout import Layout
 
 
 def reported(

@@ -1,5 +1,6 @@
 """`vfioctl domain edit`, `diff` and `verify`. May not add behaviour to the api."""
 
+from collections.abc import Sequence
 from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,8 +18,6 @@ from vfioctl.domain.cli.spec_options import spec_options
 from vfioctl.errors import Drift, HostError, VerifyError, VfioctlError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import RenderableType
 
     from vfioctl.core.change import Plan

@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from uuid import uuid4
 
 from vfioctl.claims.api import ClaimsApi
-from vfioctl.core.change import Change, Draft
+from vfioctl.core.change import Change, Draft, Intent, Plan
 from vfioctl.domain.check.checker import judged
 from vfioctl.domain.define.storage import planned_volumes, written_by
 from vfioctl.domain.document.differences import is_still
 from vfioctl.domain.document.mark import marked
 from vfioctl.domain.document.needs import is_owner, needs_nothing, needs_of, refuse_foreign_claim
 from vfioctl.domain.document.other_domains import others_in
-from vfioctl.domain.document.reader import read_domain
+from vfioctl.domain.document.reader import Domain, read_domain
 from vfioctl.domain.document.xml import text_of
 from vfioctl.domain.model.definition import (
     DEFINITION,
     DefineIntent,
+    Storage,
     UndefineIntent,
     checked_name,
     resource_name,
     subject_of,
 )
 from vfioctl.domain.model.finding import Severity
+from vfioctl.domain.model.libvirt import DomainXml, Libvirt
 from vfioctl.domain.probe.domains import Domains, ask_libvirt, stop_command, unknown_domain, validate
 from vfioctl.domain.probe.images import refuse_shared_images
 from vfioctl.domain.run.claims import RunClaims
 from vfioctl.errors import BadDocument, ClaimConflict, DeviceInUse, Foreign
 from vfioctl.kernel.libvirt.answers import INVALID_BY_SCHEMA
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from vfioctl.core.change import Intent, Plan
-    from vfioctl.domain.document.reader import Domain
-    from vfioctl.domain.model.definition import Storage
-    from vfioctl.domain.model.libvirt import DomainXml, Libvirt
-    from vfioctl.session import Session
+from vfioctl.session import Session
 
 _MOST_FAULTS = 3
 

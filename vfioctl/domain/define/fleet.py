@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from vfioctl.core.action import Progress
 from vfioctl.domain.define.fleet_plan import FleetPlanning
-from vfioctl.domain.model.fleet import FleetDocument, FleetItem
+from vfioctl.domain.model.fleet import FleetDocument, FleetItem, FleetSpec
 from vfioctl.domain.probe.domains import Domains
 from vfioctl.domain.run.lifecycle import Lifecycle
 from vfioctl.errors import BadSpec, VerifyError, VfioctlError
-
-if TYPE_CHECKING:
-    from vfioctl.core.action import Progress
-    from vfioctl.domain.model.fleet import FleetSpec
-    from vfioctl.session import Session
+from vfioctl.session import Session
 
 Tell = Callable[[str], None]
 """Callback (sentence), called before each domain is changed."""

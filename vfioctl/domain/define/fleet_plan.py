@@ -3,41 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from hashlib import sha256
 from shlex import quote
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from vfioctl.core.change import Plan
 from vfioctl.domain.build.build import DomainBuilder
 from vfioctl.domain.build.other_domains import read_others, with_own_usage
 from vfioctl.domain.define.definitions import Definitions
 from vfioctl.domain.define.storage import Provided, provided, refuse_shared, written_by
 from vfioctl.domain.document.mark import in_fleet
-from vfioctl.domain.document.needs import needs_of
-from vfioctl.domain.document.reader import AGENT_CHANNEL, read_domain
+from vfioctl.domain.document.needs import Needs, needs_of
+from vfioctl.domain.document.reader import AGENT_CHANNEL, Domain, read_domain
 from vfioctl.domain.document.templates import read_template
 from vfioctl.domain.document.xml import text_of
-from vfioctl.domain.model.definition import DEFINITION, IMAGE, SEED
-from vfioctl.domain.model.fleet import FleetItem
-from vfioctl.domain.probe.domains import Domains, stop_command
+from vfioctl.domain.model.definition import DEFINITION, IMAGE, SEED, Storage
+from vfioctl.domain.model.fleet import DefinitionChange, FleetDomain, FleetItem, FleetSpec, Power
+from vfioctl.domain.model.libvirt import Others
+from vfioctl.domain.model.spec import DomainSpec
+from vfioctl.domain.probe.domains import Domains, Known, stop_command
 from vfioctl.domain.run.lifecycle import Lifecycle
 from vfioctl.errors import ClaimConflict, DeviceInUse, Foreign, VfioctlError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from vfioctl.core.change import Plan
-    from vfioctl.domain.document.needs import Needs
-    from vfioctl.domain.document.reader import Domain
-    from vfioctl.domain.model.definition import Storage
-    from vfioctl.domain.model.fleet import DefinitionChange, FleetDomain, FleetSpec, Power
-    from vfioctl.domain.model.libvirt import Others
-    from vfioctl.domain.model.spec import DomainSpec
-    from vfioctl.domain.probe.domains import Known
-    from vfioctl.inventory.model.values import Subject
-    from vfioctl.session import Session
+from vfioctl.inventory.model.values import Subject
+from vfioctl.session import Session
 
 
 class _Wanted(NamedTuple):

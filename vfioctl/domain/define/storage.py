@@ -6,6 +6,7 @@ Source: https://cloudinit.readthedocs.io/en/latest/explanation/format.html
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import zip_longest
 from os.path import dirname
@@ -13,29 +14,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vfioctl.core.change import Change
 from vfioctl.domain.document.other_domains import image_path, understood, written_images
-from vfioctl.domain.model.definition import (
-    IMAGE,
-    SEED,
-    Image,
-    Seed,
-    Storage,
-    seed_name,
-    volume_name,
-    volume_subject,
-)
+from vfioctl.domain.model.definition import IMAGE, SEED, Image, Seed, Storage, seed_name, volume_name, volume_subject
+from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.domain.probe.images import ImageFiles, Writers, files_of
 from vfioctl.domain.resources.volumes import is_image, words_of
 from vfioctl.errors import BadSpec, Foreign, StalePlan
 from vfioctl.kernel.disk_images import NETWORK, USER, digest_of, refuse_without_library, seed_files
 from vfioctl.kernel.libvirt.storage import image_text
+from vfioctl.kernel.protocol import DiskImages, Reader
 from vfioctl.untrusted_text import kind_of_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from vfioctl.domain.model.fleet import FleetDomain
-    from vfioctl.domain.model.spec import DomainSpec
-    from vfioctl.kernel.protocol import DiskImages, Reader
 
 _OF_FILES = ("dir", "fs", "netfs")
 """The kinds of pools whose volumes are files."""

@@ -12,7 +12,7 @@ from rich.console import Group as Stack
 from rich.console import RenderableType
 from rich.text import Text
 
-from vfioctl.claims.model.claim import LABEL
+from vfioctl.claims.model.claim import LABEL, Claim
 from vfioctl.console.columns import Whole, fact_grid
 from vfioctl.console.words import counted, plain
 from vfioctl.domain.model.running import StartDocument, StartPreview, StopDocument
@@ -20,7 +20,6 @@ from vfioctl.domain.model.verification import Area, State, Verification, Verifie
 from vfioctl.units import format_cpu_list, format_size
 
 if TYPE_CHECKING:
-    from vfioctl.claims.model.claim import Claim
     from vfioctl.core.registry import Registry
     from vfioctl.domain.run.lifecycle import Preview, Started, Stopped
 

@@ -8,6 +8,7 @@ Changes nothing by itself: each change is a claim's.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,8 +21,6 @@ from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.model.claims import Hugepages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from vfioctl.core.action import Progress
     from vfioctl.core.change import Plan
     from vfioctl.domain.document.needs import Needs

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vfioctl.claims.model.claim import LABEL
+from vfioctl.claims.model.claim import LABEL, Claim
 from vfioctl.domain.document.needs import Needs, is_owner, needs_of
 from vfioctl.domain.model.libvirt import URI
 from vfioctl.domain.run.claims import RunClaims
 from vfioctl.errors import BadDocument, BadSpec, ClaimConflict, Foreign
+from vfioctl.inventory.model.values import Subject
 
 if TYPE_CHECKING:
-    from vfioctl.claims.model.claim import Claim
     from vfioctl.core.action import Progress
     from vfioctl.core.change import Intent, Plan
     from vfioctl.domain.model.hook import InstallHookIntent, RemoveHookIntent
-    from vfioctl.inventory.model.values import Subject
     from vfioctl.session import Session
 
 PREPARE, RELEASE, RECONNECT = ("prepare", "begin"), ("release", "end"), ("reconnect", "begin")

@@ -10,20 +10,17 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.claims.api import ClaimsApi
-from vfioctl.domain.document.needs import needs_nothing, needs_of
+from vfioctl.claims.model.claim import Claim
+from vfioctl.domain.document.needs import Needs, needs_nothing, needs_of
 from vfioctl.domain.model.libvirt import is_elsewhere
-from vfioctl.domain.probe.domains import Domains, stop_command
-from vfioctl.domain.run.claims import RunClaims
+from vfioctl.domain.probe.domains import Domains, Known, stop_command
+from vfioctl.domain.run.claims import Held, RunClaims
 from vfioctl.errors import BadSpec, ClaimConflict, DeviceInUse, StalePlan, UnknownDomain, VerifyError, VfioctlError
 from vfioctl.signals import deferred
 
 if TYPE_CHECKING:
-    from vfioctl.claims.model.claim import Claim
     from vfioctl.core.action import Progress
     from vfioctl.core.change import Plan
-    from vfioctl.domain.document.needs import Needs
-    from vfioctl.domain.probe.domains import Known
-    from vfioctl.domain.run.claims import Held
     from vfioctl.placement.model.placement import Placement
     from vfioctl.session import Session
 

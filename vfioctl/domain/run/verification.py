@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from shlex import quote
-from typing import TYPE_CHECKING
 
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.xml import parse
-from vfioctl.domain.model.libvirt import URI
-from vfioctl.domain.model.verification import Area, State, Verification, VerifiedFact, unknown
+from vfioctl.domain.model.libvirt import URI, DomainXml
+from vfioctl.domain.model.verification import Area, Qemu, State, Verification, VerifiedFact, unknown
 from vfioctl.domain.probe.process import NotFound, open_groups, read_qemu, still_runs
 from vfioctl.domain.run.verify.cpus import cpu_facts
 from vfioctl.domain.run.verify.devices import definition_facts, device_facts, devices_given
@@ -19,12 +18,7 @@ from vfioctl.domain.run.verify.subject import Subject
 from vfioctl.errors import HostError, VfioctlError
 from vfioctl.kernel.host_paths import MDEV_DEVICES
 from vfioctl.kernel.lenient import link_name, text_of
-from vfioctl.kernel.protocol import PCI_DEVICES
-
-if TYPE_CHECKING:
-    from vfioctl.domain.model.libvirt import DomainXml
-    from vfioctl.domain.model.verification import Qemu
-    from vfioctl.kernel.protocol import Reader
+from vfioctl.kernel.protocol import PCI_DEVICES, Reader
 
 _GPU_CLASSES = ("0x03", "0x1200")
 

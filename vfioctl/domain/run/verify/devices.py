@@ -5,18 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from vfioctl.claims.model.passthrough_devices import withheld_in
+from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import cpuset
 from vfioctl.domain.model.verification import Area, VerifiedFact, judged, unknown
 from vfioctl.domain.run.verify.subject import Subject
 from vfioctl.domain.run.verify.wiring import wiring_facts
 from vfioctl.units import format_cpu_list
 from vfioctl.untrusted_text import parse_json
-
-if TYPE_CHECKING:
-    from vfioctl.domain.document.reader import Domain
 
 _LONGEST = 64 << 10
 """Characters of an argument that are read."""

@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from vfioctl.claims.model.passthrough_devices import devices_of_one
-from vfioctl.domain.document.reader import AGENT_CHANNEL
-from vfioctl.domain.document.values import number
+from vfioctl.domain.document.reader import AGENT_CHANNEL, Domain
+from vfioctl.domain.document.values import GuestAddress, number
 from vfioctl.domain.model.verification import Area, VerifiedFact, judged, unknown
 from vfioctl.domain.run.verify.subject import Subject
-
-if TYPE_CHECKING:
-    from vfioctl.domain.document.reader import Domain
-    from vfioctl.domain.document.values import GuestAddress
-
 
 Ask = Callable[[Sequence[str]], Mapping[str, str]]
 """Reads files of the guest; those that cannot be read are left out."""

@@ -6,16 +6,13 @@ libvirt gives each PCI controller its alias as `id`, which is the name of its bu
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from vfioctl.claims.model.passthrough_devices import devices_of_one
+from vfioctl.domain.document.reader import Domain
+from vfioctl.domain.document.values import GuestAddress, PciController
 from vfioctl.domain.model.verification import Area, VerifiedFact, judged, unknown
 from vfioctl.domain.run.verify.subject import Subject
 from vfioctl.inventory.model.values import any_number
-
-if TYPE_CHECKING:
-    from vfioctl.domain.document.reader import Domain
-    from vfioctl.domain.document.values import GuestAddress, PciController
 
 _MOST_LEVELS = 8
 _EXPANDERS = ("pxb", "pxb-pcie")
