@@ -9,7 +9,7 @@ import pytest
 from tests.unit.conftest import Run
 from tests.unit.domain.test_build import xml
 from vfioctl.core.limits import read_document
-from vfioctl.domain.build.guest_devices import add_own_devices
+from vfioctl.domain.build.guest import add_own_devices
 from vfioctl.domain.model.layout import Cell, Layout, Shape
 from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.units import CpuSet

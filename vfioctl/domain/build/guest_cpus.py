@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.build.guest_devices import most_iothreads, virtio_disks
+from vfioctl.domain.build.guest import most_iothreads, virtio_disks
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.tree import child, insert, remove
 from vfioctl.domain.document.values import cpuset, number
