@@ -9,8 +9,7 @@ from vfioctl.core.action import Action, Context
 from vfioctl.core.change import Step
 from vfioctl.domain.model.definition import Seed
 from vfioctl.domain.model.libvirt import place_of
-from vfioctl.domain.resources.definition import DEFINE, UNDEFINE
-from vfioctl.domain.resources.volumes import CREATE, DELETE, WRITE
+from vfioctl.domain.resources.libvirt import CREATE, DEFINE, DELETE, UNDEFINE, WRITE
 
 
 class _Order(Action):

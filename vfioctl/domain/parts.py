@@ -4,9 +4,8 @@ from vfioctl.core.registry import Parts
 from vfioctl.domain.actions import CreateImage, Define, DeleteVolume, Undefine, WriteSeed
 from vfioctl.domain.model.definition import DefineIntent, UndefineIntent
 from vfioctl.domain.model.hook import InstallHookIntent, RemoveHookIntent
-from vfioctl.domain.resources.definition import DomainDefinition
 from vfioctl.domain.resources.hook_script import HookScript
-from vfioctl.domain.resources.volumes import DiskImage, SeedVolume
+from vfioctl.domain.resources.libvirt import DiskImage, DomainDefinition, SeedVolume
 
 PARTS = Parts(
     resources=(DomainDefinition(), DiskImage(), SeedVolume(), HookScript()),

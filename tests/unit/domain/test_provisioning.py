@@ -26,7 +26,7 @@ from vfioctl.domain.document.differences import is_definition_of, is_still
 from vfioctl.domain.document.mark import marked
 from vfioctl.domain.document.reader import read_domain
 from vfioctl.domain.document.xml import parse
-from vfioctl.domain.resources.definition import DomainDefinition
+from vfioctl.domain.resources.libvirt import DomainDefinition
 from vfioctl.errors import BadDocument, HostError, KernelRefused, StalePlan, Stuck, VerifyError
 from vfioctl.kernel.recorded.host import read_tree
 from vfioctl.kernel.recorded.tree import form

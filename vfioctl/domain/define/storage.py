@@ -17,7 +17,7 @@ from vfioctl.domain.document.other_domains import image_path, understood, writte
 from vfioctl.domain.model.definition import IMAGE, SEED, Image, Seed, Storage, seed_name, volume_name, volume_subject
 from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.domain.probe.images import ImageFiles, Writers, files_of
-from vfioctl.domain.resources.volumes import is_image, words_of
+from vfioctl.domain.resources.libvirt import is_image, words_of
 from vfioctl.errors import BadSpec, Foreign, StalePlan
 from vfioctl.kernel.disk_images import NETWORK, USER, digest_of, refuse_without_library, seed_files
 from vfioctl.kernel.libvirt.storage import image_text
