@@ -82,7 +82,7 @@ def _show(built: "Built", *, explain: bool, as_json: bool) -> None:
         emit_document(built.summary())
         return
     if explain:
-        from vfioctl.domain.render.documents import choices_page
+        from vfioctl.domain.render.domains import choices_page
 
         draw(choices_page(built.layout.choices))
         return

@@ -74,7 +74,7 @@ def check(
             raise typer.Exit(BadDocument.exit_code)
         return
     from vfioctl.console.words import counted
-    from vfioctl.domain.render.documents import findings_page
+    from vfioctl.domain.render.domains import findings_page
 
     draw(findings_page(result))
     for reason in result.unknown:

@@ -76,7 +76,7 @@ def _changes(plan: "Plan", api: DomainApi, connect: str) -> "Sequence[Renderable
     from vfioctl.domain.document.summary import Changed, changed
     from vfioctl.domain.document.xml import parse
     from vfioctl.domain.model.definition import DEFINITION
-    from vfioctl.domain.render.documents import changes_page
+    from vfioctl.domain.render.domains import changes_page
 
     facts: list[Changed] = []
     for change in plan.changes_of(DEFINITION):
@@ -100,7 +100,7 @@ def diff(ctx: typer.Context, name: Name, *, connect: Connect = "", as_json: AsJs
         if comparison.differences:
             raise typer.Exit(Drift.exit_code)
         return
-    from vfioctl.domain.render.documents import comparison_page
+    from vfioctl.domain.render.domains import comparison_page
 
     draw(comparison_page(comparison))
     if comparison.differences:
