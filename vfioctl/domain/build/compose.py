@@ -9,8 +9,7 @@ from __future__ import annotations
 from copy import deepcopy
 from xml.etree.ElementTree import Element
 
-from vfioctl.domain.build.guest import add_own_devices
-from vfioctl.domain.build.guest_cpus import is_host_x86, use_iothreads, write_vcpus
+from vfioctl.domain.build.guest import add_own_devices, is_host_x86, use_iothreads, write_vcpus
 from vfioctl.domain.build.guest_pci import add_pci
 from vfioctl.domain.document.architecture import MEANT_FOR_X86, ONLY_X86
 from vfioctl.domain.document.needs import least_hard_limit

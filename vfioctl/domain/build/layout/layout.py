@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from vfioctl.domain.build.layout import cpus, firmware, memory, pci
-from vfioctl.domain.build.layout.devices import node_choices
+from vfioctl.domain.build.layout import cpus, memory, pci
+from vfioctl.domain.build.layout.devices import address_space, node_choices
 from vfioctl.domain.model.layout import NO_TOPOLOGY, Cell, Choice, Device, GuestTopology, Layout, Shape, is_distance
 from vfioctl.domain.model.libvirt import NOBODY, Others
 from vfioctl.domain.model.spec import DomainSpec
@@ -57,7 +57,7 @@ def lay_out(
     cells = _cells(vcpus, division.by_node, devices, host)
     cell_of = {cell.node: number for number, cell in enumerate(cells) if cell.node is not None}
     expanders = pci.expanders(devices, cell_of, topology, nccl=nccl)
-    space = firmware.address_space(devices, host.processor, spec.memory)
+    space = address_space(devices, host.processor, spec.memory)
     emulator = CpuSet(cpus.housekeeping(capacity, list(vcpus))) if pinning else CpuSet()
     return Layout(
         cells=cells,
