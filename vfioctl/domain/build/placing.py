@@ -14,6 +14,7 @@ from functools import cached_property
 from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.model.claim import Claim
 from vfioctl.domain.build.layout.cpus import needed
+from vfioctl.domain.build.layout.devices import parent_of
 from vfioctl.domain.build.layout.memory import by_room
 from vfioctl.domain.model.libvirt import Others
 from vfioctl.domain.model.spec import DomainSpec, Policy
@@ -200,10 +201,10 @@ def relevant_nodes(
 def _node_sources(device: Subject, capacity: Capacity) -> Iterator[str]:
     """Yield the slots of functions that may determine a device's node: its own, its PF's or parent's, those above."""
     inventory = capacity.inventory
-    name = device if isinstance(device, PciAddress) else capacity.parents.get(device, "")
-    function = next(
-        (function for function in inventory.functions if function.address == name or device in function.mdevs), None
-    )
+    if isinstance(device, PciAddress):
+        function = inventory.by_address.get(device)
+    else:
+        function = parent_of(device, inventory, capacity.parents)
     if function:
         physical = inventory.by_address.get(function.physfn) if function.physfn else None
         yield from (ancestor.address.slot for ancestor in (function, *above(physical or function, inventory)))

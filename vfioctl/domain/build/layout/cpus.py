@@ -5,6 +5,7 @@ QEMU numbers threads first, then cores, dies and sockets, so vCPUs are pinned in
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -60,18 +61,17 @@ def pin(cpus: Collection[int], vcpus: int, smt: Smt, topology: Topology, *, has_
     `has_dies`: whether the guest's sockets can have several dies.
     """
     cores = sorted({topology.core_of[cpu] for cpu in cpus if cpu in topology.core_of}, key=_order)
-    by_node: dict[int, list[int]] = {}
-    groups: dict[int, list[int]] = {}
+    by_node, groups = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
     threads: list[int] = []
     in_part = set()
     for core in cores:
         used = core.cpus[: min(1 if smt is Smt.ISOLATE else len(core.cpus), vcpus - sum(threads))]
         if used:
-            by_node.setdefault(core.node, []).extend(used)
-            groups.setdefault(core.node, []).append(_cache(core))
+            by_node[core.node] += used
+            groups[core.node].append(_cache(core))
             threads.append(len(used))
-        if used and smt is Smt.TOGETHER and len(used) < len(core.cpus):
-            in_part.add(core.node)
+            if smt is Smt.TOGETHER and len(used) < len(core.cpus):
+                in_part.add(core.node)
     shape, why, weaker = _shape(by_node, groups, threads, has_dies=has_dies)
     return Pinning(
         {node: tuple(pinned) for node, pinned in by_node.items()},
@@ -100,17 +100,13 @@ def _shape(
     *,
     has_dies: bool,
 ) -> tuple[Shape, str, str]:
-    """Return the guest's processor, why, and what is weaker.
+    """Return the guest's processor, why, and what is weaker. `groups`: the L3 cache of each core, by node.
 
-    `groups`: the L3 cache of each core, by node. `given`: how many threads each core gives; those of a guest's core are
-    these, if all give the same number.
+    `threads_given`: how many each core gives; those of a guest's core are these, if all give the same number.
     """
-    threads = threads_given[0] if len(set(threads_given)) == 1 else 1
-    weaker = (
-        ""
-        if len(set(threads_given)) == 1
-        else "the guest takes threads of a core for cores: not all cores give it as many"
-    )
+    threads, weaker = 1, "the guest takes threads of a core for cores: not all cores give it as many"
+    if len(set(threads_given)) == 1:
+        threads, weaker = threads_given[0], ""
     counts = {len(cpus) for cpus in by_node.values()}
     if len(counts) != 1:
         weaker = weaker or "the nodes give different numbers of cores, which sockets cannot show"
@@ -162,9 +158,9 @@ def housekeeping(capacity: Capacity, nodes: Collection[int]) -> tuple[int, ...]:
 
 def shared(capacity: Capacity, chosen: Collection[int]) -> Iterator[Choice]:
     """Yield which of the chosen CPUs others have too, as those of a claim may be, by who has them."""
-    by_owner: dict[str, list[int]] = {}
+    by_owner = defaultdict[str, list[int]](list)
     for cpu in sorted(capacity.pinned.keys() & set(chosen)):
-        by_owner.setdefault(capacity.pinned[cpu], []).append(cpu)
+        by_owner[capacity.pinned[cpu]].append(cpu)
     for who, cpus in by_owner.items():
         why = "it is pinned there, and they were chosen all the same: the claim has them"
         weaker = f"also pinned by {who}, so that one waits for the other"
@@ -173,14 +169,14 @@ def shared(capacity: Capacity, chosen: Collection[int]) -> Iterator[Choice]:
 
 def excluded(capacity: Capacity, chosen: Collection[int]) -> tuple[str, ...]:
     """Return which CPUs could not be chosen, each with the reason."""
-    by_reason: dict[str, list[int]] = {}
+    by_reason = defaultdict[str, list[int]](list)
     for cpu, (claim, owner) in capacity.taken.cpus.items():
-        by_reason.setdefault(f"held by {owner} (claim {claim})", []).append(cpu)
+        by_reason[f"held by {owner} (claim {claim})"].append(cpu)
     staying = capacity.housekeeping
     for cpu, who in capacity.pinned.items():
         if cpu not in staying and cpu not in chosen:
-            by_reason.setdefault(f"pinned by {who}", []).append(cpu)
-    by_reason.setdefault("stay with the host", []).extend(staying)
-    by_reason.setdefault("reserved by the configuration", []).extend(capacity.settings.reserved_cpus)
+            by_reason[f"pinned by {who}"].append(cpu)
+    by_reason["stay with the host"] += staying
+    by_reason["reserved by the configuration"] += capacity.settings.reserved_cpus
     named = [f"CPUs {format_cpu_list(cpus)}: {why}" for why, cpus in by_reason.items() if cpus]
     return tuple(named[:20]) + ((some_of(named[20:], 0).strip(),) if len(named) > 20 else ())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -41,9 +41,8 @@ def devices_of(
 ) -> tuple[Device, ...]:
     """Return the devices in the order of their host addresses, mediated devices last.
 
-    `parents`: the parents of mediated devices. `given`: nodes that the user names. `mdev_display`: whether the first
-    mediated device shows the guest's display. `managed`: those that libvirt binds. `roms`: files of ROMs.
-
+    `parents`: the parents of mediated devices. `user_nodes`: nodes that the user names. `mdev_display`: whether the
+    first mediated device shows the guest's display. `managed`: those that libvirt binds. `roms`: files of ROMs.
     Raises BadSpec for the ROM of another device.
     """
     if unknown := [f"--rom {address}={file}" for address, file in roms.items() if address not in subjects]:
@@ -52,19 +51,16 @@ def devices_of(
     numbers: Counter[str] = Counter()
     devices = []
     for subject in sorted(dict.fromkeys(subjects), key=lambda device: device.order):
-        guest_device = (
-            _mediated(subject, inventory, parents) if isinstance(subject, Uuid) else _function(subject, inventory)
-        )
-        if subject in managed:
-            guest_device = guest_device._replace(managed=True)
-        if isinstance(subject, PciAddress) and subject in roms:
-            guest_device = guest_device._replace(rom=roms[subject])
-        if isinstance(subject, PciAddress) and subject.slot in slots:
-            guest_device = guest_device._replace(reported_by="you")
-        label = guest_device.label
-        shows = mdev_display and label == "vgpu" and not numbers[label]
-        devices.append(guest_device._replace(label=f"{label}{numbers[label]}", mdev_display=shows))
-        numbers[label] += 1
+        if isinstance(subject, Uuid):
+            device = _mediated(subject, inventory, parents)
+        else:
+            device = _function(subject, inventory)._replace(rom=roms.get(subject, ""))
+            if subject.slot in slots:
+                device = device._replace(reported_by="you")
+        number, is_managed = numbers[device.label], subject in managed
+        shows = mdev_display and device.label == "vgpu" and not number
+        numbers[device.label] += 1
+        devices.append(device._replace(label=f"{device.label}{number}", mdev_display=shows, managed=is_managed))
     return tuple(devices)
 
 
@@ -89,30 +85,28 @@ def _function(address: PciAddress, inventory: Inventory) -> Device:
 
 
 def _mediated(uuid: Uuid, inventory: Inventory, parents: Mapping[Uuid, str]) -> Device:
-    functions: Mapping[str, Function] = {function.address: function for function in inventory.functions}
-    parent = next(
-        (function for function in inventory.functions if uuid in function.mdevs), functions.get(parents.get(uuid, ""))
-    )
+    device = Device(subject=uuid, label="vgpu", complex="", slot=uuid, node=None)
+    parent = parent_of(uuid, inventory, parents)
     if parent is None:
-        return Device(subject=uuid, label="vgpu", complex="", slot=uuid, node=None)
+        return device
     node, reported_by = home_of(parent, inventory)
-    return Device(
-        subject=uuid,
-        label="vgpu",
-        complex=root_complex(parent, inventory),
-        slot=uuid,
-        node=node,
-        reported_by=f"its parent {parent.address}: {reported_by}",
-    )
+    source = f"its parent {parent.address}: {reported_by}"
+    return device._replace(complex=root_complex(parent, inventory), node=node, reported_by=source)
+
+
+def parent_of(uuid: Uuid, inventory: Inventory, parents: Mapping[Uuid, str]) -> Function | None:
+    """Return the function of a mediated device; `parents`: those of mediated devices that may not be there yet."""
+    owners = [function for function in inventory.functions if uuid in function.mdevs]
+    named = (function for function in inventory.functions if function.address == parents.get(uuid))
+    return owners[0] if owners else next(named, None)
 
 
 def node_choices(devices: Sequence[Device], inventory: Inventory, policy: Policy) -> Iterator[Choice]:
     """Yield which devices are on which node. Raises HostError for an unknown node, unless the policy is preferred."""
-    known: dict[tuple[int, str], list[str]] = {}
-    unknown = []
+    known, unknown = defaultdict[tuple[int, str], list[str]](list), []
     for device in devices:
         if device.node is not None:
-            known.setdefault((device.node, device.reported_by), []).append(device.label)
+            known[device.node, device.reported_by].append(device.label)
         elif len(inventory.numa_nodes) > 1 and isinstance(device.subject, PciAddress):
             if policy is Policy.STRICT:
                 raise HostError(
@@ -123,10 +117,9 @@ def node_choices(devices: Sequence[Device], inventory: Inventory, policy: Policy
     for (node, reported_by), labels in known.items():
         yield Choice(f"devices of NUMA node {node}", ", ".join(labels), f"reported by {reported_by}")
     if unknown:
+        why = "the firmware does not report it"
         weaker = "the guest sees no node for them, and its CPUs and memory may be far away"
-        yield Choice(
-            "devices of no known NUMA node", ", ".join(unknown), "the firmware does not report it", weaker=weaker
-        )
+        yield Choice("devices of no known NUMA node", ", ".join(unknown), why, weaker=weaker)
 
 
 GIB = 1 << 30
@@ -158,37 +151,25 @@ def address_space(devices: Sequence[Device], processor: Processor, memory: int) 
     if hole <= DEFAULT_HOLE:
         why = f"the BARs take {_gib(bars)}, which fits into the default of {_gib(DEFAULT_HOLE)}"
         return AddressSpace(0, wide=False, choices=(Choice("64-bit PCI hole", "the default", why),))
-    bits = processor.address_bits
+    bits, width, weaker = processor.address_bits, "as wide as the host's", ""
     if bits is not None:
         _refuse_too_far(memory, hole, bits)
-    weaker = ""
-    if bits is not None and (1 << bits) // _WINDOW < hole:
-        weaker = f"older OVMF offers {_gib((1 << bits) // _WINDOW)} for BARs with {bits} address bits: use one of 2026"
-    return AddressSpace(
-        hole,
-        wide=True,
-        choices=(
-            Choice("64-bit PCI hole", _gib(hole), f"the BARs take {_gib(bars)}; with 1 GiB more, to a power of two"),
-            Choice(
-                "physical addresses",
-                "as wide as the host's" + (f" ({bits} bits)" if bits else ""),
-                "OVMF gives BARs a part of the guest's address space, and QEMU's default of 40 bits is too small",
-                weaker=weaker,
-            ),
-        ),
-    )
+        width += f" ({bits} bits)"
+        window = (1 << bits) // _WINDOW
+        if window < hole:
+            weaker = f"older OVMF offers {_gib(window)} for BARs with {bits} address bits: use one of 2026"
+    room = Choice("64-bit PCI hole", _gib(hole), f"the BARs take {_gib(bars)}; with 1 GiB more, to a power of two")
+    why = "OVMF gives BARs a part of the guest's address space, and QEMU's default of 40 bits is too small"
+    return AddressSpace(hole, wide=True, choices=(room, Choice("physical addresses", width, why, weaker=weaker)))
 
 
 def _refuse_too_far(memory: int, hole: int, bits: int) -> None:
     if end_of_hole(memory, hole) > 1 << bits:
-        most = most_memory(hole, bits)
-        raise NoCapacity(
-            f"the BARs need a 64-bit PCI hole of {_gib(hole)}, which ends above what this CPU addresses"
-            f" ({bits} bits, {_gib(1 << bits)})",
-            hint=f"ask for at most {most // GIB}GiB with --memory, or for fewer devices"
-            if most
-            else "ask for fewer devices, or make their BARs smaller in the host's firmware setup (Resizable BAR)",
-        )
+        hint = "ask for fewer devices, or make their BARs smaller in the host's firmware setup (Resizable BAR)"
+        if most := most_memory(hole, bits):
+            hint = f"ask for at most {most // GIB}GiB with --memory, or for fewer devices"
+        what = f"the BARs need a 64-bit PCI hole of {_gib(hole)}, which ends above what this CPU addresses"
+        raise NoCapacity(f"{what} ({bits} bits, {_gib(1 << bits)})", hint=hint)
 
 
 def _gib(size: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from vfioctl.domain.build.layout import cpus, memory, pci
@@ -46,10 +46,8 @@ def lay_out(
     of an existing domain. `nccl`: whether NCCL's topology is to be written. Raises HostError, NoCapacity, BadSpec.
     """
     _refuse_without_layout(host.processor)
-    capacity = host.capacity
+    capacity, pinning, vcpus = host.capacity, None, _floating(devices, spec, host)
     on_nodes = list(node_choices(devices, capacity.inventory, spec.policy))
-    pinning = None
-    vcpus = _floating(devices, spec, host)
     if chosen:
         pinning = cpus.pin(chosen, spec.cpus, spec.smt, capacity.topology, has_dies=host.processor.is_x86)
         vcpus = {node: len(pins) for node, pins in pinning.by_node.items()}
@@ -58,7 +56,10 @@ def lay_out(
     cell_of = {cell.node: number for number, cell in enumerate(cells) if cell.node is not None}
     expanders = pci.expanders(devices, cell_of, topology, nccl=nccl)
     space = address_space(devices, host.processor, spec.memory)
-    emulator = CpuSet(cpus.housekeeping(capacity, list(vcpus))) if pinning else CpuSet()
+    emulator, pinned = CpuSet(), [_NOT_PINNED]
+    if pinning:
+        emulator = CpuSet(cpus.housekeeping(capacity, list(vcpus)))
+        pinned = [*_pinned(pinning.choices, cpus.excluded(capacity, chosen)), _emulator(emulator)]
     return Layout(
         cells=cells,
         pins=pinning.pins if pinning else {},
@@ -73,11 +74,10 @@ def lay_out(
         arch=host.processor.arch,
         is_amd=host.processor.is_amd,
         choices=(
-            *_device_choices(devices, why),
+            _device_choice(devices, why),
             *on_nodes,
             *_room_choices(devices, vcpus, spec, host),
-            *(_pinned(pinning.choices, cpus.excluded(capacity, chosen)) if pinning else (_NOT_PINNED,)),
-            *([_emulator(emulator)] if pinning else ()),
+            *pinned,
             *division.choices,
             *_cell_choices(cells, host.capacity),
             *_distance_choices(cells, host.capacity),
@@ -90,12 +90,8 @@ def lay_out(
     )
 
 
-_NOT_PINNED = Choice(
-    "vCPUs",
-    "not pinned",
-    "there are too few free cores",
-    weaker="the guest shares CPUs with the host and with other guests",
-)
+_WEAKER = "the guest shares CPUs with the host and with other guests"
+_NOT_PINNED = Choice("vCPUs", "not pinned", "there are too few free cores", weaker=_WEAKER)
 
 
 def _floating(devices: Sequence[Device], spec: DomainSpec, host: Host) -> Mapping[int, int]:
@@ -127,19 +123,12 @@ def _cells(
     nodes = [*vcpus, *(device_nodes if has_nodes else ())]
     known = _distances(nodes, host.capacity)
     is_known = len(nodes) > 1 and len(known) == len(nodes) ** 2 and not _refused(known)
-    cells = []
-    first = 0
+    cells, first = [], 0
     for node in nodes:
-        number = vcpus.get(node, 0)
-        cells.append(
-            Cell(
-                node=node if has_nodes else None,
-                vcpus=CpuSet(range(first, first + number)),
-                memory=by_node.get(node, 0),
-                distances=tuple(known[node, other] for other in nodes) if is_known else (),
-            )
-        )
-        first += number
+        own = CpuSet(range(first, first + vcpus.get(node, 0)))
+        distances = tuple(known[node, other] for other in nodes) if is_known else ()
+        cells.append(Cell(node if has_nodes else None, own, by_node.get(node, 0), distances))
+        first += len(own)
     return tuple(cells)
 
 
@@ -167,12 +156,11 @@ def _distance_choices(cells: Sequence[Cell], capacity: Capacity) -> Sequence[Cho
     return [Choice("distances of the guest's cells", "left out", why, weaker=weaker)]
 
 
-def _device_choices(devices: Sequence[Device], why: Sequence[str]) -> Sequence[Choice]:
+def _device_choice(devices: Sequence[Device], why: Sequence[str]) -> Choice:
     named = some_of((f"{device.subject} as {device.label}" for device in devices), 12)
     reasons = "; ".join(text for text in why if not text.startswith(WARNING))
     weaker = "; ".join(text.removeprefix(WARNING) for text in why if text.startswith(WARNING))
-    asked = "they were asked for, with what must travel with them"
-    return [Choice("devices", named, reasons or asked, weaker=weaker)]
+    return Choice("devices", named, reasons or "they were asked for, with what must travel with them", weaker=weaker)
 
 
 def _pinned(choices: Sequence[Choice], excluded: tuple[str, ...]) -> Sequence[Choice]:
@@ -187,33 +175,36 @@ def _emulator(emulator: CpuSet) -> Choice:
     return Choice(what, f"CPUs {emulator}", "the CPUs that stay with the host on the same nodes")
 
 
-def _cell_choices(cells: Sequence[Cell], capacity: Capacity) -> Sequence[Choice]:
-    choices = []
+def _cell_choices(cells: Sequence[Cell], capacity: Capacity) -> Iterator[Choice]:
     for number, cell in enumerate(cells):
-        if cell.node is not None and not cell.vcpus:
-            why = "devices are on this node, where the domain has no vCPUs"
-            far = (
-                "its devices are far from all CPUs and memory of the domain"
-                if cell.node in capacity.topology.by_node
-                else ""
-            )
-            what = f"NUMA node {cell.node}, without CPUs and memory"
-            choices.append(Choice(f"guest cell {number}", what, why, weaker=far))
+        if cell.node is not None and cell.vcpus:
+            yield Choice(f"guest cell {number}", f"NUMA node {cell.node}", "vCPUs and memory are there")
         elif cell.node is not None:
-            choices.append(Choice(f"guest cell {number}", f"NUMA node {cell.node}", "vCPUs and memory are there"))
-    return choices
+            why = "devices are on this node, where the domain has no vCPUs"
+            has_cpus = cell.node in capacity.topology.by_node
+            far = "its devices are far from all CPUs and memory of the domain" if has_cpus else ""
+            yield Choice(f"guest cell {number}", f"NUMA node {cell.node}, without CPUs and memory", why, weaker=far)
 
 
 def _notes(devices: Sequence[Device]) -> Iterator[Choice]:
-    """Yield what some devices need."""
-    for choices in (_rom_choices, _boot_choices, _coherent_choices, _vendor_choices):
-        yield from choices(devices)
+    """Yield what some devices need. Source of coherent memory: libvirt, formatdomain, acpi of hostdev."""
+    if off := _labels(device for device in devices if hides_rom(device)):
+        why = "they show no display: the guest's firmware need not run their code"
+        yield Choice("ROMs that are off", off, why)
+    yield from _boot_choices(devices)
+    if coherent := _labels(device for device in devices if device.is_coherent):
+        weaker = (
+            "their memory does not come online as memory of the guest: its driver needs NUMA cells without CPUs and "
+            "memory, which the device names with <acpi nodeset='1-8'/> (libvirt 11.8)"
+        )
+        yield Choice("coherent memory of GPUs", coherent, "no cells are made for it", weaker=weaker)
+    if vendor := _labels(device for device in devices if device.vendor_vfio):
+        why = "their driver is their VFIO driver; older releases refuse them"
+        yield Choice("libvirt", f"9.7 or newer, for {vendor}", why)
 
 
-def _rom_choices(devices: Sequence[Device]) -> Sequence[Choice]:
-    off = [device.label for device in devices if hides_rom(device)]
-    why = "they show no display: the guest's firmware need not run their code"
-    return [Choice("ROMs that are off", ", ".join(off), why)] if off else []
+def _labels(devices: Iterable[Device]) -> str:
+    return ", ".join(device.label for device in devices)
 
 
 def _boot_choices(devices: Sequence[Device]) -> Iterator[Choice]:
@@ -232,37 +223,14 @@ def _boot_choices(devices: Sequence[Device]) -> Iterator[Choice]:
             yield Choice(f"ROM of {device.label}", "the card's", "no file is named", weaker=weaker)
 
 
-def _coherent_choices(devices: Sequence[Device]) -> Sequence[Choice]:
-    """Return a choice for GPUs whose memory the guest is to use as its own (libvirt, formatdomain, acpi of hostdev)."""
-    labels = ", ".join(device.label for device in devices if device.is_coherent)
-    weaker = (
-        "their memory does not come online as memory of the guest: its driver needs NUMA cells without CPUs and "
-        "memory, which the device names with <acpi nodeset='1-8'/> (libvirt 11.8)"
-    )
-    return [Choice("coherent memory of GPUs", labels, "no cells are made for it", weaker=weaker)] if labels else []
-
-
-def _vendor_choices(devices: Sequence[Device]) -> Sequence[Choice]:
-    vendor = [device.label for device in devices if device.vendor_vfio]
-    why = "their driver is their VFIO driver; older releases refuse them"
-    return [Choice("libvirt", f"9.7 or newer, for {', '.join(vendor)}", why)] if vendor else []
-
-
-def _shared_choices(devices: Sequence[Device], others: Others) -> Sequence[Choice]:
-    choices = [
-        Choice(
-            f"other owners of {device.label}",
-            others.devices[device.subject],
-            "its XML names the device too",
-            weaker="only one of the domains can run at a time",
-        )
-        for device in devices
-        if device.subject in others.devices
-    ]
+def _shared_choices(devices: Sequence[Device], others: Others) -> Iterator[Choice]:
+    for device in devices:
+        if who := others.devices.get(device.subject):
+            weaker = "only one of the domains can run at a time"
+            yield Choice(f"other owners of {device.label}", who, "its XML names the device too", weaker=weaker)
     if others.unknown:
         weaker = "CPUs and devices of other domains may have been chosen"
-        choices.append(Choice("other domains", "not known", others.unknown, weaker=weaker))
-    return choices
+        yield Choice("other domains", "not known", others.unknown, weaker=weaker)
 
 
 def hides_rom(device: Device) -> bool:

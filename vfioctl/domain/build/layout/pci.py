@@ -12,8 +12,8 @@ keeps its number as long as there is room for what is below it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 
 from vfioctl.domain.model.layout import NO_TOPOLOGY, Choice, Device, Expander, GuestTopology, Placed, Port
 from vfioctl.errors import BadSpec
@@ -26,22 +26,18 @@ _Key = tuple[str, int | None]
 
 
 def expanders(
-    devices: Sequence[Device],
-    cell_of: Mapping[int, int],
-    topology: GuestTopology = NO_TOPOLOGY,
-    *,
-    nccl: bool = False,
+    devices: Sequence[Device], cell_of: Mapping[int, int], topology: GuestTopology = NO_TOPOLOGY, *, nccl: bool = False
 ) -> tuple[Expander, ...]:
     """Return the expander buses, in the order of their bus numbers; devices without a node are on the guest's root.
 
     `cell_of`: the guest's cell of each node of the host. `topology`: the PCI of an existing domain. `nccl`: whether one
     cell gets them too. Raises BadSpec if there are too many devices.
     """
-    complexes: dict[_Key, list[Device]] = {}
+    complexes = defaultdict[_Key, list[Device]](list)
     is_plain = not (nccl or topology.expanders) and len(cell_of) < 2
     for device in devices:
         cell = None if is_plain else cell_of.get(-1 if device.node is None else device.node)
-        complexes.setdefault(("" if cell is None else device.complex, cell), []).append(device)
+        complexes["" if cell is None else device.complex, cell].append(device)
     buses = list(_unnumbered(complexes, topology))
     numbers = _numbers(buses, topology)
     if numbers is None or sum(len(bus.ports) for bus in buses if bus.cell is None) > BUSES - _LOWEST:
@@ -81,32 +77,27 @@ def _ports(
     devices: Sequence[Device], topology: GuestTopology, own_expanders: Collection[int | None]
 ) -> tuple[Mapping[int | None, Sequence[Port]], Sequence[Port]]:
     """Return the ports that are there, by expander bus, and new ones. A new function joins those of its card."""
-    slots = {
-        device: slot
-        for device in devices
-        if (slot := topology.slots.get(device.subject)) and slot.expander in own_expanders
-    }
-    kept: dict[tuple[int | None, int, int], list[Placed]] = {}
+    all_slots = ((device, topology.slots.get(device.subject)) for device in devices)
+    slots = {device: was for device, was in all_slots if was and was.expander in own_expanders}
+    kept = defaultdict[tuple[int | None, int, int], list[Placed]](list)
     for device, slot in slots.items():
         placed = Placed(device, slot.function, multifunction=False, slot=slot.slot, was=slot, stays=True)
-        kept.setdefault((slot.expander, slot.bus, slot.slot), []).append(placed)
-    fresh = []
-    cards: dict[str, list[Device]] = {}
+        kept[slot.expander, slot.bus, slot.slot].append(placed)
+    fresh, cards = [], defaultdict[str, list[Device]](list)
     for device in devices:
-        cards.setdefault(device.slot, []).append(device)
+        cards[device.slot].append(device)
     for card in cards.values():
         new = [device for device in card if device not in slots]
-        where = next(((slot.expander, slot.bus, slot.slot) for device in card if (slot := slots.get(device))), None)
-        if where:
-            kept[where] += _joining(new, kept[where], topology)
+        if known := [slots[device] for device in card if device in slots]:
+            siblings = kept[known[0].expander, known[0].bus, known[0].slot]
+            siblings += _joining(new, siblings, topology)
         elif new:
             fresh.append(_port(new, topology))
-    ports_by_bus: dict[int | None, list[Port]] = {}
+    ports_by_bus = defaultdict[int | None, list[Port]](list)
     for (expander, bus, _), placed_there in kept.items():
         ports = topology.expanders[expander].ports if expander is not None else {}
-        ports_by_bus.setdefault(expander, []).append(
-            Port(_in_order(placed_there), slot=ports[bus].slot if bus in ports else 0, controller=bus)
-        )
+        slot_of_port = ports[bus].slot if bus in ports else 0
+        ports_by_bus[expander].append(Port(_in_order(placed_there), slot=slot_of_port, controller=bus))
     return ports_by_bus, fresh
 
 
@@ -126,12 +117,11 @@ def _port(devices: Sequence[Device], topology: GuestTopology) -> Port:
     numbers = [_number(device) for device in devices]
     if 0 not in numbers:
         numbers = list(range(len(devices)))
-    return Port(
-        _in_order(
-            Placed(device, number, multifunction=False, was=topology.slots.get(device.subject))
-            for device, number in zip(devices, numbers, strict=True)
-        )
+    placed = (
+        Placed(device, number, multifunction=False, was=topology.slots.get(device.subject))
+        for device, number in zip(devices, numbers, strict=True)
     )
+    return Port(_in_order(placed))
 
 
 def _number(device: Device) -> int:
@@ -150,18 +140,15 @@ def _numbers(expanders: Sequence[Expander], topology: GuestTopology) -> Sequence
     """Return the bus number of each, None for the guest's own root; None if there are too few."""
     taken = list(_untouched(expanders, topology))
     numbers: dict[int, int] = {}
-    sizes = [1 + sum(1 for port in expander.ports if port.controller is None) for expander in expanders]
+    fresh = [sum(port.controller is None for port in expander.ports) for expander in expanders]
+    sizes = [1 + number for number in fresh]
     for place, expander in enumerate(expanders):
         if expander.controller is not None:
             sizes[place] += sum(_left(expander.controller, expanders, topology))
-    grows = [any(port.controller is None for port in expander.ports) for expander in expanders]
-    for place in sorted(range(len(expanders)), key=grows.__getitem__):  # one that grows makes way for the others
+    for place in sorted(range(len(expanders)), key=lambda place: fresh[place] > 0):  # one that grows makes way
         was = expanders[place].was
-        if (
-            was is not None
-            and was + sizes[place] <= BUSES
-            and _is_free(wanted := range(was, was + sizes[place]), taken)
-        ):
+        wanted = range(was or 0, (was or 0) + sizes[place])
+        if was is not None and wanted.stop <= BUSES and _is_free(wanted, taken):
             numbers[place] = was
             taken.append(wanted)
     for place in reversed(range(len(expanders))):
@@ -199,9 +186,13 @@ def _left(index: int, expanders: Sequence[Expander], topology: GuestTopology) ->
             yield port.buses
 
 
+def placed_on(expanders: Iterable[Expander]) -> Iterator[Placed]:
+    """Yield the devices behind the ports of these buses."""
+    return (placed for expander in expanders for port in expander.ports for placed in port.devices)
+
+
 def _moved(expanders: Iterable[Expander]) -> Iterator[Placed]:
-    ports = chain.from_iterable(expander.ports for expander in expanders)
-    yield from (placed for port in ports for placed in port.devices if placed.was and not placed.stays)
+    return (placed for placed in placed_on(expanders) if placed.was and not placed.stays)
 
 
 # -- why -------------------------------------------------------------------------------------------------
@@ -210,14 +201,12 @@ def _moved(expanders: Iterable[Expander]) -> Iterator[Placed]:
 def choices(buses: Sequence[Expander], *, nccl: bool = False) -> Iterator[Choice]:
     """Yield why each expander bus is there, and what is at another address than before."""
     for expander in buses:
-        names = ", ".join(placed.device.label for port in expander.ports for placed in port.devices)
+        devices = [placed.device for placed in placed_on([expander])]
+        names = ", ".join(device.label for device in devices)
         if expander.bus_number is None:
-            has_node = any(placed.device.node is not None for port in expander.ports for placed in port.devices)
-            why = (
-                "the guest has one NUMA node, and needs no expander bus to show it"
-                if has_node
-                else "no NUMA node is known for them"
-            )
+            why = "no NUMA node is known for them"
+            if any(device.node is not None for device in devices):
+                why = "the guest has one NUMA node, and needs no expander bus to show it"
             yield Choice("the guest's own PCI root", names, why)
             continue
         what = f"PCI expander bus {expander.bus_number} in guest cell {expander.cell}"
