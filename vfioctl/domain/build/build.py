@@ -5,9 +5,9 @@ Reads the host, the ledger and libvirt, and may not write to any of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.model.claim import Claim
@@ -18,6 +18,7 @@ from vfioctl.domain.build.confidential import refuse_elsewhere, refuse_several, 
 from vfioctl.domain.build.layout.cpus import widest_core
 from vfioctl.domain.build.layout.devices import devices_of
 from vfioctl.domain.build.layout.layout import Host, lay_out
+from vfioctl.domain.build.layout.pci import placed_on
 from vfioctl.domain.build.other_domains import free_without_own_usage, without_own_usage
 from vfioctl.domain.build.placing import Placing, relevant_nodes
 from vfioctl.domain.build.reports import reported
@@ -45,6 +46,9 @@ from vfioctl.units import Uuid, parse_size
 
 if TYPE_CHECKING:
     from vfioctl.domain.model.build import BuildDocument
+
+
+_NOT_GIVEN = "the domain does not get this device"
 
 
 class Built(NamedTuple):
@@ -94,20 +98,11 @@ class Built(NamedTuple):
             memory_bytes=layout.memory,
             pins=tuple(layout.pins.values()),
             devices=tuple(
-                BuildDevice(
-                    device=placed.device.subject,
-                    alias=f"ua-{placed.device.label}",
-                    numa_node=placed.device.node,
-                    cell=expander.cell,
-                )
-                for expander in layout.expanders
-                for port in expander.ports
-                for placed in port.devices
+                BuildDevice(device=device.subject, alias=f"ua-{device.label}", numa_node=device.node, cell=bus.cell)
+                for bus in layout.expanders
+                for device, *_ in placed_on([bus])
             ),
-            choices=tuple(
-                BuildChoice(what=what, chosen=chosen, why=why, excluded=excluded, weaker=weaker)
-                for what, chosen, why, excluded, weaker in layout.choices
-            ),
+            choices=tuple(BuildChoice(**choice._asdict()) for choice in layout.choices),
             xml=self.xml,
         )
 
@@ -124,7 +119,6 @@ class DomainBuilder:
         """Return the domain. `others`: what other domains have. `template`: an existing domain, to be changed.
 
         `nccl`: whether its PCI is one that NCCL's topology can describe.
-
         Raises BadSpec, BadDocument, UnknownDevice, NoCapacity, ClaimConflict, HostError.
         """
         edits = template is not None
@@ -145,7 +139,11 @@ class DomainBuilder:
         placement, host_capacity = placing.placed()
         capacity = without_own_usage(host_capacity, others)
         used = relevant_nodes(spec.nodes, placement.devices, capacity) if spec.nodes else {}
-        unused = [f"{address}={node}" for address, node in spec.nodes.items() if address not in used]
+        unused = [
+            Choice(f"--node {address}={node}", "not used", "other devices were chosen", weaker=_NOT_GIVEN)
+            for address, node in spec.nodes.items()
+            if address not in used
+        ]
         spec = replace(spec, nodes=used)
         withheld = withheld_in(template.root)
         devices = devices_of(
@@ -167,19 +165,23 @@ class DomainBuilder:
         images = NOBODY.images if edits else others.images
         unread = refuse_shared_images(self._session.kernel, Domain(document), images)
         kinds = read_core_kinds(self._session.kernel, layout.pins.values())
-        notes = (*_without_effect(unused), *reported(document, layout, withheld, kinds, unread))
-        layout = layout._replace(choices=(*layout.choices, *weaker, *notes))
+        notes = reported(document, layout, withheld, kinds, unread)
+        layout = layout._replace(choices=(*layout.choices, *weaker, *unused, *notes))
         return Built(spec, layout, document, capacity.inventory, processor)
 
     def _completed(self, spec: DomainSpec, template: Document, claim: Claim | None) -> DomainSpec:
         """Return the spec with what the template or the claim has. Raises BadSpec, ClaimConflict."""
-        if claim:
-            refuse_foreign_claim(claim, spec.name)
         if spec.smt is Smt.AUTO:
             spec = replace(spec, smt=Smt.ISOLATE if is_realtime(template.root) else Smt.TOGETHER)
-        if claim and claim.cpus and not spec.cpus:
-            spec = replace(spec, cpus=self._vcpus_of(claim, spec.smt))
-        return _without_plugged(_filled_in(spec, template, claim), template)
+        if claim:
+            refuse_foreign_claim(claim, spec.name)
+            cpus = spec.cpus or self._vcpus_of(claim, spec.smt)
+            pages = sum(reserved.size * reserved.pages for reserved in claim.hugepages)
+            spec = replace(spec, claim=claim.id, cpus=cpus, memory=spec.memory or pages)
+        if not spec.cpus:
+            text = template.root.findtext("vcpu", "1").strip()
+            spec = replace(spec, cpus=int(text) if text.isdecimal() else 1)
+        return _without_plugged(replace(spec, memory=spec.memory or _memory_of(template)), template)
 
     def _free_memory(self, spec: DomainSpec, capacity: Capacity, others: Others) -> Mapping[int, int]:
         """Return the bytes that are free on each node.
@@ -196,27 +198,16 @@ class DomainBuilder:
         return free_without_own_usage(read_free_memory(self._session.kernel, nodes), others)
 
     def _vcpus_of(self, claim: Claim, smt: Smt) -> int:
-        """Return how many vCPUs the claim's CPUs make."""
-        if smt is Smt.TOGETHER:
+        """Return how many vCPUs the claim's CPUs make; 0 if it has none."""
+        if smt is Smt.TOGETHER or not claim.cpus:
             return len(claim.cpus)
         return max(1, len(claim.cpus) // widest_core(self._claims.capacity().topology))
 
     def _with_companions(self, subjects: Sequence[Subject], capacity: Capacity) -> Sequence[Subject]:
         """Return the devices with the functions that must travel with them."""
-        functions = [subject for subject in subjects if isinstance(subject, PciAddress)]
-        scope = scope_of(capacity.inventory, functions)
-        return [
-            *scope.asked,
-            *scope.own,
-            *scope.foreign,
-            *(subject for subject in subjects if isinstance(subject, Uuid)),
-        ]
-
-
-def _without_effect(nodes: Sequence[str]) -> Iterator[Choice]:
-    """Yield the nodes of devices that were not chosen."""
-    weaker = "the domain does not get this device"
-    yield from (Choice(f"--node {node}", "not used", "other devices were chosen", weaker=weaker) for node in nodes)
+        scope = scope_of(capacity.inventory, [subject for subject in subjects if isinstance(subject, PciAddress)])
+        mediated = [subject for subject in subjects if isinstance(subject, Uuid)]
+        return [*scope.asked, *scope.own, *scope.foreign, *mediated]
 
 
 def _claim_named(template: Document, others: Others) -> str:
@@ -233,26 +224,13 @@ def _refuse_unclear(spec: DomainSpec, *, edits: bool) -> None:
         raise BadSpec(f"--claim, --gpus, --device, --vgpu: {what}", hint=hint)
 
 
-def _filled_in(spec: DomainSpec, template: Document, claim: Claim | None) -> DomainSpec:
-    """Return the spec with the template's numbers where it has none, and with the whole id of its claim."""
-    defaults: dict[str, Any] = {"claim": claim.id} if claim else {}
-    if not spec.cpus:
-        text = template.root.findtext("vcpu", "1").strip()
-        defaults["cpus"] = int(text) if text.isdecimal() else 1
-    if not spec.memory:
-        defaults["memory"] = sum(reserved.size * reserved.pages for reserved in claim.hugepages) if claim else 0
-        defaults["memory"] = defaults["memory"] or _memory_of(template)
-    return replace(spec, **defaults)
-
-
 def _without_plugged(spec: DomainSpec, template: Document) -> DomainSpec:
     """Return the spec with the memory of the cells: what memory devices have is not theirs."""
     more = plugged(template.root) >> 20 << 20
     if more and spec.memory <= more:
-        what = (
-            f"{spec.memory >> 20} MiB of memory leave none for its NUMA nodes: its memory devices have {more >> 20} MiB"
-        )
-        raise BadSpec(what, hint="say a larger --memory, which counts both")
+        what = f"{spec.memory >> 20} MiB of memory leave none for its NUMA nodes"
+        hint = "say a larger --memory, which counts both"
+        raise BadSpec(f"{what}: its memory devices have {more >> 20} MiB", hint=hint)
     return replace(spec, memory=spec.memory - more)
 
 

@@ -92,17 +92,14 @@ def _for_arm(root: Element, arch: str) -> None:
     kind.set("machine", _ARM)
     remove(root, "os/firmware")
     if root.find("os[@firmware]") is not None:
-        features = child(child(root, "os"), "firmware")
-        add(features, "feature", {"enabled": "no", "name": "secure-boot"})
+        add(child(child(root, "os"), "firmware"), "feature", {"enabled": "no", "name": "secure-boot"})
 
 
 def _serial_console(devices: Element) -> None:
     """Add the serial port that QEMU's `virt` machine has, a PL011 (libvirt, formatdomain.html, serial port)."""
-    serial, console = Element("serial", {"type": "pty"}), Element("console", {"type": "pty"})
-    add(add(serial, "target", {"type": "system-serial", "port": 0}), "model", {"name": "pl011"})
-    add(console, "target", {"type": "serial", "port": 0})
-    for element in (serial, console):
-        insert(devices, element)
+    target = add(child(devices, "serial", {"type": "pty"}), "target", {"type": "system-serial", "port": 0})
+    add(target, "model", {"name": "pl011"})
+    add(child(devices, "console", {"type": "pty"}), "target", {"type": "serial", "port": 0})
 
 
 def _metadata(root: Element, spec: DomainSpec, *, edits: bool) -> None:
@@ -137,8 +134,7 @@ def _memory(root: Element, layout: Layout, *, edits: bool) -> None:
         return
     backing = child(root, "memoryBacking")
     cells = format_cpu_list(number for number, cell in enumerate(layout.cells) if cell.memory)
-    pages = child(backing, "hugepages")
-    add(pages, "page", {"size": layout.page_size >> 10, "unit": "KiB", "nodeset": cells})
+    add(child(backing, "hugepages"), "page", {"size": layout.page_size >> 10, "unit": "KiB", "nodeset": cells})
     remove(backing, "source[@type='anonymous']")  # with which libvirt refuses hugepages, as with those on demand
     remove(backing, "allocation[@mode='ondemand']")
     if backing.find("allocation") is None:
@@ -171,8 +167,7 @@ def _nodes(root: Element, layout: Layout) -> None:
 def _processor(root: Element, layout: Layout, *, edits: bool) -> None:
     cpu = child(root, "cpu")
     shape = layout.shape
-    levels = {"sockets": shape.sockets, "dies": shape.dies, "cores": shape.cores, "threads": shape.threads}
-    topology = child(cpu, "topology", levels)
+    topology = child(cpu, "topology", shape._asdict())
     if "clusters" in topology.attrib:
         topology.set("clusters", "1")
     if not edits:
@@ -194,9 +189,7 @@ def _cells(numa: Element, layout: Layout) -> None:
     last = next((dict(cell.items()) for cell in reversed(existing.values())), {})
     remove(numa, "cell")
     for number, cell in enumerate(layout.cells):
-        cell_element = existing.get(str(number))
-        if cell_element is None:
-            cell_element = Element("cell", {**_CELL, **last})
+        cell_element = existing.get(str(number), Element("cell", {**_CELL, **last}))
         remove(cell_element, "distances")
         numa.insert(number, cell_element)
         attributes = {"id": number, "cpus": cell.vcpus, "memory": cell.memory >> 10, "unit": "KiB"}

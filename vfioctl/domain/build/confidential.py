@@ -11,15 +11,8 @@ from vfioctl.domain.model.spec import DomainSpec, PageSize, Policy
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.model.machine import Processor
 
-_AMD, _INTEL = ("sev", "sev-es", "sev-snp"), ("tdx",)
 _MADE_BY_INTEL = "GenuineIntel"
 _OTHER = "take another --template, or build on a host that has it"
-NO_HUGEPAGES = Choice(
-    "hugepages",
-    "none",
-    "the kernel backs no encrypted memory with hugepages",
-    weaker="the memory has ordinary pages, although hugepages were asked for",
-)
 
 
 def refuse_elsewhere(kind: str, processor: Processor) -> None:
@@ -27,11 +20,11 @@ def refuse_elsewhere(kind: str, processor: Processor) -> None:
     if not processor.is_x86:
         raise BadSpec(f"the template wants {kind}, which {processor.arch} processors do not have", hint=_OTHER)
     actual = f"this host's is {processor.vendor}" if processor.vendor else "who made this host's is not known"
-    for kinds, vendor, is_theirs in (
-        (_AMD, "AMD", processor.is_amd),
-        (_INTEL, "Intel", processor.vendor == _MADE_BY_INTEL),
-    ):
-        if kind in kinds and not is_theirs:
+    of_amd, of_intel = ("AMD", processor.is_amd), ("Intel", processor.vendor == _MADE_BY_INTEL)
+    makers = {"sev": of_amd, "sev-es": of_amd, "sev-snp": of_amd, "tdx": of_intel}
+    if kind in makers:
+        vendor, is_theirs = makers[kind]
+        if not is_theirs:
             raise BadSpec(f"the template wants {kind}, which only processors of {vendor} have: {actual}", hint=_OTHER)
 
 
@@ -43,7 +36,10 @@ def without_hugepages(spec: DomainSpec) -> tuple[DomainSpec, tuple[Choice, ...]]
             "a confidential domain gets no hugepages: the kernel backs no encrypted memory with them",
             hint="leave --hugepages out, or build with --policy preferred",
         )
-    return replace(spec, hugepages=PageSize.NONE), (NO_HUGEPAGES,) if asked else ()
+    why = "the kernel backs no encrypted memory with hugepages"
+    weaker = "the memory has ordinary pages, although hugepages were asked for"
+    choices = (Choice("hugepages", "none", why, weaker=weaker),) if asked else ()
+    return replace(spec, hugepages=PageSize.NONE), choices
 
 
 def refuse_several(devices: Sequence[Device]) -> None:

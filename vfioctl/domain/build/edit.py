@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from vfioctl.claims.api import ClaimsApi
-from vfioctl.claims.model.claim import Claim
 from vfioctl.claims.model.passthrough_devices import subject_of
 from vfioctl.domain.build.build import Built, DomainBuilder
 from vfioctl.domain.build.layout.cpus import even_width
@@ -80,16 +79,17 @@ def _refuse_lost_hugepages(before: Domain, built: Built) -> None:
 def compared(session: Session, domain: DomainXml, others: Others) -> Comparison:
     """Return where a domain differs from what would be built.
 
-    Raises BadSpec for one without devices of the host, ClaimConflict and NoCapacity if it could not be
-    built now.
+    Raises BadSpec for one without devices of the host, ClaimConflict and NoCapacity if it could not be built now.
     """
     document = read_domain(domain.xml)
     if not document.host_devices:
         raise BadSpec(f"domain {domain.name} has no device of the host", hint="vfioctl domain edit gives it some")
     claims = ClaimsApi(session)
     spec = options_now(claims, document)
-    if document.mark.claim in others.own and _has(claims.claim(document.mark.claim), document.host_devices):
-        spec = replace(spec, claim=document.mark.claim, devices=())
+    if document.mark.claim in others.own:
+        claimed = {str(device.subject) for device in claims.claim(document.mark.claim).devices}
+        if claimed.issuperset(document.host_devices):
+            spec = replace(spec, claim=document.mark.claim, devices=())
     try:
         built = DomainBuilder(session).build(spec, with_own_usage(domain, others), document.document).document
     except (ClaimConflict, NoCapacity) as error:
@@ -100,15 +100,12 @@ def compared(session: Session, domain: DomainXml, others: Others) -> Comparison:
             next_command=error.next_command if is_room else "",
             facts=error.facts,
         ) from None
-    differing = [difference for difference in differences(document.document, built) if _counts(difference)]
-    return Comparison(
-        name=domain.name,
-        running=bool(domain.live),
-        differences=tuple(
-            ComparedValue(path=difference.path, found=difference.before, built=difference.after)
-            for difference in differing
-        ),
+    differing = tuple(
+        ComparedValue(path=difference.path, found=difference.before, built=difference.after)
+        for difference in differences(document.document, built)
+        if _counts(difference)
     )
+    return Comparison(name=domain.name, running=bool(domain.live), differences=differing)
 
 
 def options_now(claims: ClaimsApi, document: Domain, cpus: int = 0) -> DomainSpec:
@@ -119,10 +116,6 @@ def options_now(claims: ClaimsApi, document: Domain, cpus: int = 0) -> DomainSpe
     spec = options_of(document, lambda: even_width(claims.capacity().topology), cpus)
     devices = [subject_of(name) for name in document.host_devices]
     return replace(spec, nodes=relevant_nodes(spec.nodes, devices, claims.capacity())) if spec.nodes else spec
-
-
-def _has(claim: Claim, devices: Sequence[str]) -> bool:
-    return {str(device.subject) for device in claim.devices}.issuperset(devices)
 
 
 def _counts(difference: Difference) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from xml.etree.ElementTree import Element
@@ -187,8 +188,7 @@ def _pin(root: Element, layout: Layout, schedulers: Sequence[Element]) -> None:
     for scheduler in schedulers:
         insert(tune, scheduler)
     if is_host_x86(root, layout):  # libvirt takes the hint for no other model, QEMU for no other architecture
-        hints = child(child(root, "features"), "kvm")
-        child(hints, "hint-dedicated", {"state": "on"})
+        child(child(child(root, "features"), "kvm"), "hint-dedicated", {"state": "on"})
 
 
 def _add(tune: Element, name: str, attributes: Mapping[str, object]) -> None:
@@ -200,16 +200,12 @@ def _schedulers(root: Element, before: int, after: int) -> Iterator[Element]:
 
     One that all vCPUs have, all have afterwards; of another, those that are left.
     """
-    vcpus_of: dict[tuple[str | None, str | None], frozenset[int]] = {}
+    vcpus_of = defaultdict[tuple[str | None, str | None], set[int]](set)
     for vcpusched in root.iterfind("cputune/vcpusched"):
-        which = cpuset(vcpusched.get("vcpus")) or frozenset()
-        kind = vcpusched.get("scheduler"), vcpusched.get("priority")
-        vcpus_of[kind] = vcpus_of.get(kind, frozenset()) | which
+        vcpus_of[vcpusched.get("scheduler"), vcpusched.get("priority")] |= cpuset(vcpusched.get("vcpus")) or set()
     for (scheduler, priority), which in vcpus_of.items():
-        vcpus = (
-            range(after) if which.issuperset(range(before)) else sorted(which.intersection(range(min(before, after))))
-        )
-        if vcpus:
+        have_all = which.issuperset(range(before))
+        if vcpus := range(after) if have_all else sorted(which.intersection(range(min(before, after)))):
             attributes = {"vcpus": format_cpu_list(vcpus), "scheduler": scheduler, "priority": priority}
             yield Element("vcpusched", {name: value for name, value in attributes.items() if value is not None})
 

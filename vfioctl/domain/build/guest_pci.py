@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import count
 from xml.etree.ElementTree import Element
 
 from vfioctl.domain.build.layout.layout import hides_rom
+from vfioctl.domain.build.layout.pci import moved
 from vfioctl.domain.document.guest_topology import EXPANDER, host_devices
 from vfioctl.domain.document.tree import add, child, insert
 from vfioctl.domain.document.values import address_of, size_of
@@ -47,7 +48,7 @@ def _clear_nodes(devices: Element, cells: int) -> None:
 
 
 def _make_root(devices: Element, hole: int) -> None:
-    root = next((controller for controller in devices.findall("controller[@model='pcie-root']")), None)
+    root = devices.find("controller[@model='pcie-root']")
     if root is None:
         root = Element("controller", {"type": "pci", "index": "0", "model": "pcie-root"})
         insert(devices, root)
@@ -57,8 +58,7 @@ def _make_root(devices: Element, hole: int) -> None:
 
 def _remove_empty(devices: Element, layout: Layout) -> None:
     """Remove the ports of expander buses from which the last device has gone, and the buses that are empty then."""
-    placed = (device for expander in layout.expanders for port in expander.ports for device in port.devices)
-    left = {device.was for device in placed if device.was and not device.stays and device.was.expander is not None}
+    left = {device.was for device in moved(layout.expanders) if device.was and device.was.expander is not None}
     for index in ({slot.bus for slot in left}, {slot.expander for slot in left}):
         used = {_bus(address) for address in devices.iterfind("*/address[@type='pci']")}
         for controller in devices.findall("controller[@type='pci']"):
@@ -93,17 +93,14 @@ def _expander(devices: Element, expander: Expander) -> int:
     """Write an expander bus; return its index, which is 0 for the guest's own root."""
     if expander.bus_number is None:
         return 0
-    if expander.controller is None:
+    index = expander.controller
+    if index is None:
         index = _free_index(devices, 0)
         element = Element("controller", {"type": "pci", "index": str(index), "model": EXPANDER})
         insert(devices, element)
     else:
-        index = expander.controller
-        element = next(
-            controller
-            for controller in devices.findall(f"controller[@model='{EXPANDER}']")
-            if _index(controller) == index
-        )
+        buses = devices.findall(f"controller[@model='{EXPANDER}']")
+        element = next(bus for bus in buses if _index(bus) == index)
     target = child(element, "target", {"busNr": expander.bus_number})
     child(target, "node", text=str(expander.cell))
     return index
@@ -122,13 +119,8 @@ def _port(devices: Element, port: Port, bus: int) -> int:
 
 
 def _guest_address(bus: int, slot: int, function: int) -> Mapping[str, object]:
-    return {
-        "type": "pci",
-        "domain": "0x0000",
-        "bus": f"0x{bus:02x}",
-        "slot": f"0x{slot:02x}",
-        "function": f"0x{function:x}",
-    }
+    place = {"bus": f"0x{bus:02x}", "slot": f"0x{slot:02x}", "function": f"0x{function:x}"}
+    return {"type": "pci", "domain": "0x0000", **place}
 
 
 def _free_alias(device: Device, used: set[str]) -> str:
@@ -141,10 +133,17 @@ def _free_alias(device: Device, used: set[str]) -> str:
 
 
 def _hostdev(device: Device, alias: str) -> Element:
-    hostdev = Element("hostdev", dict(_kind(device)))
     if isinstance(device.subject, PciAddress):
+        hostdev = Element("hostdev", {"mode": "subsystem", "type": "pci", "managed": "yes" if device.managed else "no"})
         add(hostdev, "driver", {"name": "vfio"})
-    add(add(hostdev, "source"), "address", _source(device))
+        domain, bus, rest = device.subject.split(":")
+        slot, function = rest.split(".")
+        source = {"domain": f"0x{domain}", "bus": f"0x{bus}", "slot": f"0x{slot}", "function": f"0x{function}"}
+    else:
+        display = {"display": "on", "ramfb": "on"} if device.mdev_display else {}
+        hostdev = Element("hostdev", {"mode": "subsystem", "type": "mdev", "model": "vfio-pci", **display})
+        source = {"uuid": device.subject}
+    add(add(hostdev, "source"), "address", source)
     add(hostdev, "alias", {"name": alias})
     return hostdev
 
@@ -165,21 +164,3 @@ def _place(element: Element, placed: Placed, bus: int) -> None:
     if address is not None:
         element.remove(address)
     add(element, "address", {**_guest_address(bus, placed.slot, placed.function), **several})
-
-
-def _kind(device: Device) -> Iterator[tuple[str, str]]:
-    yield "mode", "subsystem"
-    if isinstance(device.subject, PciAddress):
-        yield from (("type", "pci"), ("managed", "yes" if device.managed else "no"))
-        return
-    yield from (("type", "mdev"), ("model", "vfio-pci"))
-    if device.mdev_display:
-        yield from (("display", "on"), ("ramfb", "on"))
-
-
-def _source(device: Device) -> Mapping[str, str]:
-    if not isinstance(device.subject, PciAddress):
-        return {"uuid": device.subject}
-    domain, bus, rest = device.subject.split(":")
-    slot, function = rest.split(".")
-    return {"domain": f"0x{domain}", "bus": f"0x{bus}", "slot": f"0x{slot}", "function": f"0x{function}"}

@@ -48,10 +48,9 @@ class Placing:
         others: Others,
         own: Sequence[Subject],
         *,
-        realtime: bool = False,
+        realtime: bool,
     ) -> None:
-        self._realtime = realtime
-        self._session, self._claims = session, ClaimsApi(session)
+        self._session, self._claims, self._realtime = session, ClaimsApi(session), realtime
         self._spec, self._claim, self._others, self._own = spec, claim, others, own
 
     def placed(self) -> tuple[Placement, Capacity]:
@@ -95,10 +94,8 @@ class Placing:
             why_not = why_not_isolated(capacity, claim.cpus)
             return replace(placement, cpus=claim.cpus, why=(*placement.why, why, *why_not)), capacity
         if cpus > len(claim.cpus):
-            raise NoCapacity(
-                f"claim {claim.id} has {len(claim.cpus)} CPUs, and {cpus} are needed",
-                hint="ask for fewer with --cpus, or make a claim with more",
-            )
+            what = f"claim {claim.id} has {len(claim.cpus)} CPUs, and {cpus} are needed"
+            raise NoCapacity(what, hint="ask for fewer with --cpus, or make a claim with more")
         return self._place(cpus, without=set(capacity.topology.core_of).difference(claim.cpus))
 
     def _where_room_is(self, cpus: int, capacity: Capacity) -> tuple[Placement, Capacity]:
@@ -182,12 +179,8 @@ class Placing:
 def _refuse_others(nodes: Mapping[PciAddress, int], devices: Sequence[Subject], capacity: Capacity) -> None:
     """Raise BadSpec for the node of a function that determines the node of none of these devices."""
     of_these = relevant_nodes(nodes, devices, capacity)
-    for address, node in nodes.items():
-        if address not in of_these:
-            raise BadSpec(
-                f"--node {address}={node}: the domain does not get this device",
-                hint=f"it gets {some_of(devices)}",
-            )
+    if others := [f"{address}={node}" for address, node in nodes.items() if address not in of_these]:
+        raise BadSpec(f"--node {others[0]}: the domain does not get this device", hint=f"it gets {some_of(devices)}")
 
 
 def relevant_nodes(

@@ -49,10 +49,10 @@ def _ballooned(document: Document) -> Iterator[Choice]:
 def _without_display(root: Element) -> Iterator[Choice]:
     """Yield a choice for graphics on which nothing is ever seen: the only display would be a mediated device's."""
     is_shown = root.find("devices/hostdev[@display='on']") is not None
-    if root.find("devices/graphics") is not None and root.find("devices/video/model[@type='none']") is not None:
+    has_no_video = root.find("devices/video/model[@type='none']") is not None
+    if root.find("devices/graphics") is not None and has_no_video and not is_shown:
         weaker = "nothing is ever seen on the domain's <graphics>: no device of it shows a display there"
-        if not is_shown:
-            yield Choice("display", "none", "only a mediated device can show one, with --display", weaker=weaker)
+        yield Choice("display", "none", "only a mediated device can show one, with --display", weaker=weaker)
 
 
 def _beyond_bios(root: Element, layout: Layout) -> Iterator[Choice]:

@@ -69,14 +69,13 @@ def _merged(defaults: Mapping[str, Any], domain: Any) -> Any:
 
 def _with_absolute_paths(file: Path, domain: Any) -> Any:
     """Return a domain whose files for cloud-init are where the fleet's file is, unless it says where they are."""
-    if not (isinstance(domain, dict) and isinstance(domain.get("cloud_init"), dict)):
+    settings = domain.get("cloud_init") if isinstance(domain, dict) else None
+    if not isinstance(settings, dict):
         return domain
+    named = {name: settings[name] for name in _FILES if name in settings}
     folder = file.absolute().parent
-    paths = {
-        name: str(folder / value) if name in _FILES and isinstance(value, str) and value else value
-        for name, value in domain["cloud_init"].items()
-    }
-    return {**domain, "cloud_init": paths}
+    paths = {name: str(folder / value) for name, value in named.items() if isinstance(value, str) and value}
+    return {**domain, "cloud_init": {**settings, **paths}}
 
 
 def content_of(file: Path) -> Mapping[str, Any]:
@@ -89,9 +88,8 @@ def content_of(file: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise BadSpec(f"{file} cannot be read: {error.strerror}") from None
     except ValueError as error:  # TOML, YAML and UTF-8 alike
-        raise BadSpec(
-            f"{file} is not understood: {error}"[:400], hint="write it as TOML, or as YAML in *.yaml"
-        ) from None
+        what = f"{file} is not understood: {error}"
+        raise BadSpec(what[:400], hint="write it as TOML, or as YAML in *.yaml") from None
     if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
         raise BadSpec(f"{file} is no table of settings", hint="write one setting on each line: cpus: 16")
     return content

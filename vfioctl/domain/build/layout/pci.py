@@ -179,7 +179,7 @@ def _untouched(expanders: Sequence[Expander], topology: GuestTopology) -> Iterat
 
 def _left(index: int, expanders: Sequence[Expander], topology: GuestTopology) -> Iterator[int]:
     """Yield the bus numbers that each port of an expander bus takes, without those whose devices all leave it."""
-    leaving = {placed.device.subject for placed in _moved(expanders)}
+    leaving = {placed.device.subject for placed in moved(expanders)}
     for bus, port in topology.expanders[index].ports.items():
         behind = [subject for subject, slot in topology.slots.items() if slot.bus == bus]
         if not (port.only_host_devices and leaving.issuperset(behind)):
@@ -191,7 +191,8 @@ def placed_on(expanders: Iterable[Expander]) -> Iterator[Placed]:
     return (placed for expander in expanders for port in expander.ports for placed in port.devices)
 
 
-def _moved(expanders: Iterable[Expander]) -> Iterator[Placed]:
+def moved(expanders: Iterable[Expander]) -> Iterator[Placed]:
+    """Yield those that get another address in the guest than they have had."""
     return (placed for placed in placed_on(expanders) if placed.was and not placed.stays)
 
 
@@ -215,10 +216,10 @@ def choices(buses: Sequence[Expander], *, nccl: bool = False) -> Iterator[Choice
         is_new = expander.was in (None, expander.bus_number)
         weaker = "" if is_new else f"it was bus {expander.was}: the guest sees other bus numbers"
         yield Choice(what, names, why, weaker=weaker)
-    if moved := list(_moved(buses)):
+    if labels := [placed.device.label for placed in moved(buses)]:
         yield Choice(
             "devices at other addresses in the guest",
-            ", ".join(placed.device.label for placed in moved),
+            ", ".join(labels),
             "they were not on an expander bus of their own root complex",
             weaker="the guest may call them differently",
         )
