@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from uuid import uuid4
 
 from vfioctl.claims.api import ClaimsApi
@@ -92,13 +92,14 @@ class Definitions:
 
         `foreign`: also if vfioctl did not define it. Raises UnknownDomain, Foreign, DeviceInUse, HostError.
         """
-        domain = self._domains.find(name, connect).domain.name
-        return self._undefine(
-            UndefineIntent(uri=self._domains.uri(connect), name=checked_name(domain), foreign=foreign)
-        )
+        domain, uri = self._domains.find(name, connect).domain.name, self._domains.uri(connect)
+        return self._undefine(UndefineIntent(uri=uri, name=checked_name(domain), foreign=foreign))
 
     def _define(self, intent: DefineIntent, more: tuple[str, ...] = (), leaving: Collection[str] = ()) -> Plan:
-        volumes, notes = self._volumes(intent)
+        volumes: Sequence[Change] = ()
+        notes: tuple[str, ...] = ()
+        if intent.storage:
+            volumes, notes = planned_volumes(self._kernel, intent.uri, intent.storage)
         if not intent.document:
             return self._planned(intent, "", "", (), volumes)
         libvirt = ask_libvirt(self._kernel, intent.uri)
@@ -107,25 +108,23 @@ class Definitions:
         _refuse_clash(libvirt, intent.name, wanted)
         before = self._defined(intent.uri, intent.name)
         known = before or (current.live if current else "")
-        if known and not is_ours(known) and not intent.replace:
-            raise Foreign(
-                f"vfioctl did not define domain {intent.name}",
-                hint="--replace changes it all the same; or give the document another <name> and <uuid>",
-            )
-        unread = self._refuse_shared_images(libvirt, wanted, known, leaving)
-        claim = self._claim(intent)
+        if known and not _is_ours(known) and not intent.replace:
+            hint = "--replace changes it all the same; or give the document another <name> and <uuid>"
+            raise Foreign(f"vfioctl did not define domain {intent.name}", hint=hint)
+        others = others_in(libvirt, (), but=(wanted.name, *leaving))
+        unread = refuse_shared_images(self._kernel, wanted, others.images, known=written_by((known,)))
+        claim = ""
+        if intent.claim:
+            held = ClaimsApi(self._session).claim(intent.claim)
+            refuse_foreign_claim(held, intent.name)
+            claim = held.id
         after = marked(intent.document, uuid=current.uuid if current else intent.uuid, claim=claim, before=before)
         self._refuse_invalid(intent.uri, after)
         if is_still(before, after):
             after = before
-        notes = (*more, *notes_of_define(intent.name, current, before, after), *(() if before else notes))
+        notes = (*more, *_notes_of_define(intent.name, current, before, after), *(() if before else notes))
         notes += tuple(text for text in unread.values() if not any(text in note for note in more))
         return self._planned(intent, before, after, notes, volumes)
-
-    def _volumes(self, intent: DefineIntent) -> tuple[Sequence[Change], tuple[str, ...]]:
-        if intent.storage is None:
-            return (), ()
-        return planned_volumes(self._kernel, intent.uri, intent.storage)
 
     def _undefine(self, intent: UndefineIntent) -> Plan:
         libvirt = ask_libvirt(self._kernel, intent.uri)
@@ -135,10 +134,9 @@ class Definitions:
         if current.is_active:
             raise DeviceInUse(f"domain {intent.name} runs", next_command=stop_command(intent.name, intent.uri))
         before = self._defined(intent.uri, intent.name)
-        if not is_ours(before) and not intent.foreign:
-            raise Foreign(
-                f"vfioctl did not define domain {intent.name}", hint="--foreign removes its definition all the same"
-            )
+        if not _is_ours(before) and not intent.foreign:
+            hint = "--foreign removes its definition all the same"
+            raise Foreign(f"vfioctl did not define domain {intent.name}", hint=hint)
         self._refuse_left_over(intent)
         claim = read_domain(before).mark.claim
         notes = (f"claim {claim} stays, with its devices: vfioctl claim release {claim}",) if claim else ()
@@ -161,36 +159,13 @@ class Definitions:
         notes: tuple[str, ...],
         volumes: Sequence[Change] = (),
     ) -> Plan:
-        change = Change(
-            kind=DEFINITION,
-            name=resource_name(intent.uri, intent.name),
-            subject=subject_of(intent.name),
-            before=before,
-            after=after,
-        )
+        name, subject = resource_name(intent.uri, intent.name), subject_of(intent.name)
+        change = Change(kind=DEFINITION, name=name, subject=subject, before=before, after=after)
         changes = (*volumes, change) if before != after else tuple(volumes)
         return self._session.plan(Draft(intent, changes=changes, notes=notes if changes else ()))
 
     def _defined(self, uri: str, name: str) -> str:
         return str(self._kernel.ask_libvirt(uri, "definition", name))
-
-    def _claim(self, intent: DefineIntent) -> str:
-        """Return the id of the claim that was given. Raises UnknownDevice, BadSpec, ClaimConflict."""
-        if not intent.claim:
-            return ""
-        claim = ClaimsApi(self._session).claim(intent.claim)
-        refuse_foreign_claim(claim, intent.name)
-        return claim.id
-
-    def _refuse_shared_images(
-        self, libvirt: Libvirt, wanted: Domain, known: str, leaving: Collection[str]
-    ) -> Mapping[str, str]:
-        """Raise BadSpec for a disk that the domain did not have before, and another domain writes to.
-
-        Return the images that could not be compared, each with the reason.
-        """
-        others = others_in(libvirt, (), but=(wanted.name, *leaving))
-        return refuse_shared_images(self._kernel, wanted, others.images, known=written_by((known,)))
 
     def _refuse_invalid(self, uri: str, text: str) -> None:
         """Raise BadDocument for what libvirt's schema refuses; the driver may find more when it defines the domain."""
@@ -205,10 +180,8 @@ def _refuse_clash(libvirt: Libvirt, name: str, wanted: Domain) -> None:
     """Raise Foreign if another domain has the UUID, or the domain has another one: libvirt would refuse it."""
     for domain in libvirt.domains:
         if domain.name == name and wanted.uuid and domain.uuid != wanted.uuid:
-            raise Foreign(
-                f"domain {name} has the UUID {domain.uuid}, and the document another one",
-                hint="remove <uuid> from the document, or change its <name>",
-            )
+            what = f"domain {name} has the UUID {domain.uuid}, and the document another one"
+            raise Foreign(what, hint="remove <uuid> from the document, or change its <name>")
         if domain.name != name and wanted.uuid == domain.uuid:
             raise Foreign(f"domain {domain.name} has the UUID of the document", hint="remove <uuid> from the document")
 
@@ -216,12 +189,11 @@ def _refuse_clash(libvirt: Libvirt, name: str, wanted: Domain) -> None:
 # -- notes -------------------------------------------------------------------------------------------
 
 
-def is_ours(text: str) -> bool:
-    """Return whether vfioctl wrote a definition."""
+def _is_ours(text: str) -> bool:
     return bool(text) and read_domain(text).mark.is_own
 
 
-def notes_of_define(name: str, current: DomainXml | None, before: str, after: str) -> tuple[str, ...]:
+def _notes_of_define(name: str, current: DomainXml | None, before: str, after: str) -> tuple[str, ...]:
     """Return what the user should know before a domain is defined. `before` and `after`: its definitions."""
     notes = list(_faults(after))
     if needs_of(after).is_anything and not is_owner(name):
@@ -230,7 +202,7 @@ def notes_of_define(name: str, current: DomainXml | None, before: str, after: st
             "letters, digits and . _ -"
         )
     if before and before != after:
-        whose = "" if is_ours(before) else ", which is not of vfioctl,"
+        whose = "" if _is_ours(before) else ", which is not of vfioctl,"
         notes.append(f"{name} is defined already; its definition{whose} is replaced")
     if current and current.is_active:
         notes.append(f"{name} runs; the new definition counts when it starts the next time")
@@ -238,7 +210,7 @@ def notes_of_define(name: str, current: DomainXml | None, before: str, after: st
 
 
 def _faults(text: str) -> Iterator[str]:
-    """What is wrong with a document that libvirt would define all the same."""
+
     errors = [finding for finding in judged(None, text, None).findings if finding.severity is Severity.ERROR]
     for error in errors[:_MOST_FAULTS]:
         yield f"it will not work as it is: {error.path}: {error.reason}"

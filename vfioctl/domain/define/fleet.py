@@ -9,7 +9,6 @@ from typing import NamedTuple
 from vfioctl.core.action import Progress
 from vfioctl.domain.define.fleet_plan import FleetPlanning
 from vfioctl.domain.model.fleet import FleetDocument, FleetItem, FleetSpec
-from vfioctl.domain.probe.domains import Domains
 from vfioctl.domain.run.lifecycle import Lifecycle
 from vfioctl.errors import BadSpec, VerifyError, VfioctlError
 from vfioctl.session import Session
@@ -77,17 +76,11 @@ class Fleets:
         planning = FleetPlanning(self._session, spec, connect)
         items = planning.items(prune=prune)
         running = tuple(domain.name for domain in spec.domains if domain.running)
-        uri = Domains(self._session).uri(connect)
         orphans = () if prune else planning.orphans()
-        return Fleet(spec.fleet, uri, items, running, planning.without_agent(items), orphans)
+        return Fleet(spec.fleet, planning.uri, items, running, planning.without_agent(items), orphans)
 
     def apply(
-        self,
-        fleet: Fleet,
-        *,
-        wait_guest: float = 0.0,
-        tell: Tell = lambda _: None,
-        progress: Progress | None = None,
+        self, fleet: Fleet, *, wait_guest: float = 0.0, tell: Tell = lambda _: None, progress: Progress | None = None
     ) -> FleetDocument:
         """Do what was planned. The first failure ends it, and what was done before stays.
 

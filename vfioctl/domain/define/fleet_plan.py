@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from hashlib import sha256
@@ -22,7 +22,7 @@ from vfioctl.domain.document.templates import read_template
 from vfioctl.domain.document.xml import text_of
 from vfioctl.domain.model.definition import DEFINITION, IMAGE, SEED, Storage
 from vfioctl.domain.model.fleet import DefinitionChange, FleetDomain, FleetItem, FleetSpec, Power
-from vfioctl.domain.model.libvirt import Others
+from vfioctl.domain.model.libvirt import DomainXml, Others
 from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.domain.probe.domains import Domains, Known, stop_command
 from vfioctl.domain.run.lifecycle import Lifecycle
@@ -34,21 +34,11 @@ from vfioctl.session import Session
 class _Wanted(NamedTuple):
     """A domain of the file. `digest`: of what it is made from, in short: its spec, and its template."""
 
-    provided: Provided
+    name: str
+    spec: DomainSpec
+    storage: Storage | None
     digest: str
     running: bool | None
-
-    @property
-    def name(self) -> str:
-        return self.spec.name
-
-    @property
-    def spec(self) -> DomainSpec:
-        return self.provided.spec
-
-    @property
-    def storage(self) -> Storage | None:
-        return self.provided.storage
 
 
 class FleetPlanning:
@@ -58,7 +48,7 @@ class FleetPlanning:
         self._session, self._fleet, self._connect = session, fleet, connect
         self._definitions = Definitions(session)
         domains = Domains(session)
-        self._uri = domains.uri(connect)
+        self.uri = domains.uri(connect)
         known = domains.known(domains.libvirt(connect), as_defined=True)
         self._known = {domain.domain.name: domain for domain in known}
         self._devices: dict[str, str] = {}  # of the domains that are planned already
@@ -70,16 +60,17 @@ class FleetPlanning:
 
         See `Fleets.plan` for the errors.
         """
-        leaving = _leaving_from(self._fleet, self._known) if prune else []
+        leaving = self._leaving() if prune else []
         pruned = [self._pruned(domain) for domain in leaving]
         wanted = [self._wanted(domain) for domain in self._fleet.domains]
-        gone = {domain.domain.name for domain in leaving} | {
-            domain.name for domain in wanted if self._is_rebuilt(domain)
-        }
+        gone = {domain.name for domain in leaving}.union(domain.name for domain in wanted if self._is_rebuilt(domain))
         stay = (known.domain for name, known in self._known.items() if name not in gone)
         writers = {domain.name: written_by((domain.live, domain.defined)) for domain in stay}
-        refuse_shared(self._session.kernel, {domain.name: domain.provided for domain in wanted}, writers)
-        items = {domain.name: self._item(domain, gone) for domain in sorted(wanted, key=self._turn)}
+        stored = {domain.name: Provided(domain.spec, domain.storage) for domain in wanted}
+        refuse_shared(self._session.kernel, stored, writers)
+        # those that take any GPUs choose among what the others leave
+        turns = sorted(wanted, key=lambda domain: (not self._stays(domain), bool(domain.spec.gpus)))
+        items = {domain.name: self._item(domain, gone) for domain in turns}
         in_order = tuple(items[domain.name] for domain in wanted)
         self._refuse_unstartable(in_order)
         return (*pruned, *in_order)
@@ -96,29 +87,26 @@ class FleetPlanning:
 
     def orphans(self) -> tuple[str, ...]:
         """Return the domains of the fleet that its file does not name any more, each with its state."""
-        leaving = (known.domain for known in _leaving_from(self._fleet, self._known))
-        return tuple(f"{domain.name}, {domain.state}" for domain in leaving)
+        return tuple(f"{domain.name}, {domain.state}" for domain in self._leaving())
 
-    def _turn(self, wanted: _Wanted) -> tuple[bool, bool]:
-        """Return when a domain is planned: those that take any GPUs choose among what the others leave."""
-        return not self._stays(wanted), bool(wanted.spec.gpus)
+    def _leaving(self) -> list[DomainXml]:
+        named = {domain.name for domain in self._fleet.domains}
+        members = (known for known in self._known.values() if known.says and known.says.mark.fleet == self._fleet.fleet)
+        return [member.domain for member in members if member.domain.name not in named]
 
-    def _pruned(self, known: Known) -> FleetItem:
-        name = known.domain.name
-        if known.domain.is_active:
-            raise DeviceInUse(
-                f"{name}: it is not in the fleet any more, and runs",
-                next_command=stop_command(name, self._uri),
-            )
-        plan = self._definitions.plan_undefine(name, connect=self._connect)
-        return FleetItem(domain=name, change="undefine", power="none", plan=plan)
+    def _pruned(self, domain: DomainXml) -> FleetItem:
+        if domain.is_active:
+            what = f"{domain.name}: it is not in the fleet any more, and runs"
+            raise DeviceInUse(what, next_command=stop_command(domain.name, self.uri))
+        plan = self._definitions.plan_undefine(domain.name, connect=self._connect)
+        return FleetItem(domain=domain.name, change="undefine", power="none", plan=plan)
 
     def _wanted(self, domain: FleetDomain) -> _Wanted:
         with _about(domain.name):
-            stored = provided(self._session.kernel, self._uri, domain)
+            stored = provided(self._session.kernel, self.uri, domain)
             template = text_of(read_template(stored.spec.template))
         digest = sha256(f"{json.dumps(asdict(stored.spec), sort_keys=True)}{template}".encode()).hexdigest()[:12]
-        return _Wanted(stored, digest, domain.running)
+        return _Wanted(domain.name, *stored, digest, domain.running)
 
     def _is_rebuilt(self, wanted: _Wanted) -> bool:
         """Return whether the domain gives up what it has now; one that runs has it until it is stopped."""
@@ -136,22 +124,18 @@ class FleetPlanning:
         known = self._known.get(wanted.name)
         power = _power(wanted, is_active=bool(known and known.domain.is_active))
         with _about(wanted.name):
-            document = _says_of(self._fleet.fleet, known, self._uri) if known else None
+            document = _says_of(self._fleet.fleet, known, self.uri) if known else None
             if document and self._stays(wanted):
-                item = self._kept(wanted, power, document.host_devices)
+                plan = None
+                if wanted.storage:
+                    plan = self._definitions.plan_volumes(wanted.name, wanted.storage, connect=self._connect)
+                item = _item(wanted, "none", power, document.host_devices, plan)
             else:
                 item = self._built(wanted, power, known, gone)
         self._devices.update(dict.fromkeys(item.devices, wanted.name))
         images = written_by((self._document(item),))
         self._images.update(dict.fromkeys(images, f"domain {wanted.name} of this fleet"))
         return item
-
-    def _kept(self, wanted: _Wanted, power: Power, devices: Sequence[str]) -> FleetItem:
-        """Return what is done to a domain whose definition stays."""
-        plan = None
-        if wanted.storage:
-            plan = self._definitions.plan_volumes(wanted.name, wanted.storage, connect=self._connect)
-        return _item(wanted, "none", power, devices, plan)
 
     def _built(self, wanted: _Wanted, power: Power, known: Known | None, gone: Collection[str]) -> FleetItem:
         """Return what is done to a domain that is new, or whose part of the file has changed."""
@@ -160,7 +144,11 @@ class FleetPlanning:
             others = with_own_usage(known.domain, others)
         built = DomainBuilder(self._session).build(wanted.spec, self._and_planned(others))
         devices = read_domain(built.xml).host_devices
-        _refuse_shared_devices(devices, self._devices)
+        if shared := next((device for device in devices if device in self._devices), ""):
+            raise ClaimConflict(
+                f"{shared} is a device of domain {self._devices[shared]} of this fleet",
+                hint="no two domains of a fleet have one device: give one of them another",
+            )
         self._pinned.update(dict.fromkeys(built.layout.pins.values(), f"domain {wanted.name} of this fleet"))
         plan = self._definitions.plan_define(
             in_fleet(built.xml, self._fleet.fleet, wanted.digest),
@@ -246,17 +234,7 @@ def _power(wanted: _Wanted, *, is_active: bool) -> Power:
 
 
 def _resources(needs: Needs) -> set[Subject | int]:
-    """Return the devices and CPUs of a domain."""
     return {*needs.devices, *needs.cpus}
-
-
-def _refuse_shared_devices(devices: Sequence[str], planned: Mapping[str, str]) -> None:
-    """Raise ClaimConflict if a domain that is planned already has one of them."""
-    if shared := next((device for device in devices if device in planned), ""):
-        raise ClaimConflict(
-            f"{shared} is a device of domain {planned[shared]} of this fleet",
-            hint="no two domains of a fleet have one device: give one of them another",
-        )
 
 
 def _says_of(fleet: str, known: Known, uri: str) -> Domain:
@@ -273,10 +251,3 @@ def _says_of(fleet: str, known: Known, uri: str) -> Domain:
         hint="give the domain of the file another name, or remove the definition that is there first",
         next_command=f"vfioctl domain undefine {quote(name)}{foreign} --connect {quote(uri)}",
     )
-
-
-def _leaving_from(spec: FleetSpec, known: Mapping[str, Known]) -> list[Known]:
-    """Return the domains of the fleet that its file does not name any more."""
-    named = {domain.name for domain in spec.domains}
-    members = (member for member in known.values() if member.says and member.says.mark.fleet == spec.fleet)
-    return [member for member in members if member.domain.name not in named]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import zip_longest
 from os.path import dirname
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.core.change import Change
 from vfioctl.domain.document.other_domains import image_path, understood, written_images
@@ -57,13 +57,12 @@ def provided(kernel: Reader, uri: str, domain: FleetDomain) -> Provided:
     images = tuple(_named(image, spec.name, number) for number, image in enumerate(domain.images, 1))
     folder = _folder(kernel, uri, domain.pool, [image.base for image in images])
     seed = _seed(domain)
-    storage = Storage(
-        pool=domain.pool, images=images, seed=seed, seed_name=seed_name(spec.name, seed.sha256) if seed else ""
-    )
-    values: dict[str, Any] = {"disks": (*(f"{folder}/{image.name}" for image in images), *spec.disks)}
+    spec = replace(spec, disks=(*(f"{folder}/{image.name}" for image in images), *spec.disks))
+    name = ""
     if seed:
-        values["seed"] = f"{folder}/{storage.seed_name}"
-    return Provided(replace(spec, **values), storage)
+        name = seed_name(spec.name, seed.sha256)
+        spec = replace(spec, seed=f"{folder}/{name}")
+    return Provided(spec, Storage(pool=domain.pool, images=images, seed=seed, seed_name=name))
 
 
 def _named(image: Image, domain: str, number: int) -> Image:
@@ -203,10 +202,8 @@ def refuse_user_data(path: str, content: bytes) -> None:
     if word == _CONFIG:
         _refuse_other_yaml(path, content, "mapping", "")
     elif word not in _WORDS and not first.startswith(_BEGINNINGS):
-        raise BadSpec(
-            f"{path} is nothing that cloud-init reads",
-            hint=f"its first line is {_CONFIG}, or names a program: #!/bin/sh",
-        )
+        hint = f"its first line is {_CONFIG}, or names a program: #!/bin/sh"
+        raise BadSpec(f"{path} is nothing that cloud-init reads", hint=hint)
 
 
 def refuse_network_config(path: str, content: bytes) -> None:
