@@ -48,7 +48,7 @@ class DomainApi:
         `Built.nccl_topology` is wanted.
         """
         from vfioctl.domain.build.build import DomainBuilder
-        from vfioctl.domain.build.other_domains import read_others
+        from vfioctl.domain.build.placing import read_others
 
         others = read_others(self._session, spec.name, connect=connect)
         return DomainBuilder(self._session).build(spec, others, nccl=nccl)
@@ -66,7 +66,7 @@ class DomainApi:
     def compared(self, name: str, *, connect: str = "") -> Comparison:
         """Compare a domain with what would be built for its devices. Raises UnknownDomain, BadSpec."""
         from vfioctl.domain.build.edit import compared
-        from vfioctl.domain.build.other_domains import read_others
+        from vfioctl.domain.build.placing import read_others
 
         domain = self.domains.find(name, connect).domain
         return compared(self._session, domain, read_others(self._session, domain.name, connect=connect))
@@ -99,12 +99,7 @@ class DomainApi:
     # -- checking ----------------------------------------------------------------------------------
 
     def check(
-        self,
-        text: str | bytes,
-        *,
-        host: bool = True,
-        version: tuple[int, ...] | None = None,
-        connect: str = "",
+        self, text: str | bytes, *, host: bool = True, version: tuple[int, ...] | None = None, connect: str = ""
     ) -> CheckDocument:
         """Return what is wrong with a domain's XML. Raises BadDocument if it is no XML.
 

@@ -19,8 +19,7 @@ from vfioctl.domain.build.layout.cpus import widest_core
 from vfioctl.domain.build.layout.devices import devices_of
 from vfioctl.domain.build.layout.layout import Host, lay_out
 from vfioctl.domain.build.layout.pci import placed_on
-from vfioctl.domain.build.other_domains import free_without_own_usage, without_own_usage
-from vfioctl.domain.build.placing import Placing, relevant_nodes
+from vfioctl.domain.build.placing import Placing, free_without_own_usage, relevant_nodes, without_own_usage
 from vfioctl.domain.build.reports import reported
 from vfioctl.domain.document.guest_topology import read_topology
 from vfioctl.domain.document.needs import refuse_foreign_claim

@@ -17,8 +17,7 @@ from vfioctl.claims.model.passthrough_devices import subject_of
 from vfioctl.domain.build.build import Built, DomainBuilder
 from vfioctl.domain.build.layout.cpus import even_width
 from vfioctl.domain.build.layout.memory import SIZES
-from vfioctl.domain.build.other_domains import read_others, with_own_usage
-from vfioctl.domain.build.placing import relevant_nodes
+from vfioctl.domain.build.placing import read_others, relevant_nodes, with_own_usage
 from vfioctl.domain.document.differences import Difference, differences
 from vfioctl.domain.document.reader import Domain, read_domain
 from vfioctl.domain.document.values import scaled

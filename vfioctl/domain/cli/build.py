@@ -10,7 +10,7 @@ from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson
 from vfioctl.console.output import draw, emit_document, emit_file, refuse_to_replace, say, write_whole
 from vfioctl.domain.api import DomainApi
-from vfioctl.domain.cli.options import Connect
+from vfioctl.domain.cli.domain import Connect
 from vfioctl.domain.cli.spec_options import spec_options
 from vfioctl.errors import BadSpec, some_of
 

@@ -11,7 +11,7 @@ from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson
 from vfioctl.console.output import draw, emit_document, say
 from vfioctl.domain.api import DomainApi
-from vfioctl.domain.cli.options import CONNECT_VARIABLE
+from vfioctl.domain.cli.domain import CONNECT_VARIABLE
 from vfioctl.domain.document.xml import LONGEST
 from vfioctl.errors import BadDocument, BadSpec
 

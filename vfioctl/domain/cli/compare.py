@@ -13,7 +13,7 @@ from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson, DryRun, Yes
 from vfioctl.console.output import draw, emit_document, say
 from vfioctl.domain.api import DomainApi
-from vfioctl.domain.cli.options import Connect, Name, Replace
+from vfioctl.domain.cli.domain import Connect, Name, Replace
 from vfioctl.domain.cli.spec_options import spec_options
 from vfioctl.errors import Drift, HostError, VerifyError, VfioctlError
 

@@ -10,7 +10,7 @@ from vfioctl.console.lazy import Command
 from vfioctl.console.options import AsJson, DryRun, Yes, completion
 from vfioctl.console.output import draw, emit, emit_document, emit_file, width
 from vfioctl.domain.api import DomainApi
-from vfioctl.domain.cli.options import Connect, Name, Replace
+from vfioctl.domain.cli.domain import Connect, Name, Replace
 from vfioctl.session import Session
 
 _DEFINE = """[bold]Examples[/]

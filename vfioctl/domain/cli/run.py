@@ -12,7 +12,7 @@ from vfioctl.console.options import AsJson, Yes
 from vfioctl.console.output import draw, emit, emit_document, say, width
 from vfioctl.console.waiting import seconds_in
 from vfioctl.domain.api import DomainApi
-from vfioctl.domain.cli.options import Connect, DryRun, Name
+from vfioctl.domain.cli.domain import Connect, DryRun, Name
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from vfioctl.core.change import Plan
 from vfioctl.domain.build.build import DomainBuilder
-from vfioctl.domain.build.other_domains import read_others, with_own_usage
+from vfioctl.domain.build.placing import read_others, with_own_usage
 from vfioctl.domain.define.definitions import Definitions
 from vfioctl.domain.define.storage import Provided, provided, refuse_shared, written_by
 from vfioctl.domain.document.mark import in_fleet

@@ -5,7 +5,7 @@ May not read the host.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group as Stack
@@ -30,9 +30,13 @@ def start_document(done: Started) -> StartDocument:
         domain=done.name,
         uri=done.uri,
         result="runs already" if done.ran_already else "started",
-        claims=tuple(claim.id for claim in done.made),
-        kept=tuple(claim.id for claim in done.kept),
+        claims=_ids(done.made),
+        kept=_ids(done.kept),
     )
+
+
+def _ids(claims: Sequence[Claim]) -> tuple[str, ...]:
+    return tuple(claim.id for claim in claims)
 
 
 def start_preview(preview: Preview) -> StartPreview:
@@ -41,10 +45,10 @@ def start_preview(preview: Preview) -> StartPreview:
         domain=preview.name,
         uri=preview.uri,
         result="runs already" if preview.runs_already else "would start",
-        kept=tuple(claim.id for claim in preview.kept),
+        kept=_ids(preview.kept),
         placement=preview.placement.document() if preview.placement else None,
         plan=preview.plan,
-        over=tuple(claim.id for claim in preview.over),
+        over=_ids(preview.over),
         before=preview.before,
         managed=() if preview.runs_already else preview.needs.managed,
     )
@@ -85,7 +89,7 @@ def stop_document(stopped: Stopped, *, dry_run: bool = False) -> StopDocument:
         domain=stopped.name,
         uri=stopped.uri,
         result=("would stop" if dry_run else "stopped") if stopped.ran else "does not run",
-        claims=tuple(claim.id for claim in stopped.claims),
+        claims=_ids(stopped.claims),
     )
 
 
@@ -104,13 +108,6 @@ def _devices(claim: Claim) -> str:
     return ", ".join(device.subject for device in claim.devices) or "no devices"
 
 
-_AREAS = {
-    Area.CPUS: "CPUs",
-    Area.MEMORY: "memory",
-    Area.DEVICES: "devices",
-    Area.DEFINITION: "definition",
-    Area.GUEST: "guest",
-}
 _STYLES = {State.DIFFERS: "bold red", State.UNKNOWN: "yellow"}
 _WITH_VALUES = (Area.MEMORY, Area.GUEST)
 
@@ -119,10 +116,9 @@ def verification_page(verification: Verification) -> RenderableType:
     """Render each area: how much is as wanted, and what differs or is unknown."""
     process = f"process {verification.pid}" if verification.pid is not None else "its QEMU process is not known"
     lines: list[RenderableType] = [Text(f"Domain {verification.name}, {process}", style="bold")]
-    for area, title in _AREAS.items():
-        facts = [fact for fact in verification.facts if fact.area is area]
-        if facts:
-            lines.extend(_area(title, facts))
+    for area in Area:
+        if facts := [fact for fact in verification.facts if fact.area is area]:
+            lines.extend(_area("CPUs" if area is Area.CPUS else area.value, facts))
     return Stack(*lines)
 
 
@@ -134,9 +130,8 @@ def _area(title: str, facts: list[VerifiedFact]) -> Iterator[RenderableType]:
             yield Whole(f"{fact.what}: {fact.found}")
     for fact in facts:
         if fact.state is State.DIFFERS:
-            yield Text.assemble(
-                ("differs", _STYLES[fact.state]), f": {fact.what}: wanted {fact.wanted}, found {fact.found}"
-            )
+            values = f": {fact.what}: wanted {fact.wanted}, found {fact.found}"
+            yield Text.assemble(("differs", _STYLES[fact.state]), values)
             yield Whole(f"-> {fact.remedy}")
         elif fact.state is State.UNKNOWN:
             yield Text.assemble(("unknown", _STYLES[fact.state]), f": {fact.what}: {fact.why}")

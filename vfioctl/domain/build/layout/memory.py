@@ -114,12 +114,7 @@ def rooms_in_words(spec: DomainSpec, capacity: Capacity, free: Mapping[int, int]
 
 
 def _ordinary(
-    total: int,
-    vcpus: Mapping[int, int],
-    free: Mapping[int, int],
-    policy: Policy,
-    refused: tuple[str, ...],
-    weaker: str,
+    total: int, vcpus: Mapping[int, int], free: Mapping[int, int], policy: Policy, refused: tuple[str, ...], weaker: str
 ) -> Division:
     units = total // ORDINARY
     free_mib = {node: free.get(node, total) // ORDINARY for node in vcpus}
