@@ -12,7 +12,7 @@ from typing import NamedTuple
 from xml.etree.ElementTree import Element, SubElement
 
 from vfioctl.domain.document.xml import Document, text_of
-from vfioctl.domain.model.layout import Expander, Layout
+from vfioctl.domain.model.layout import Layout
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.machine import Processor
 from vfioctl.inventory.model.numa_affinity import above
@@ -25,7 +25,7 @@ _WORD = 32
 
 
 class _Seen(NamedTuple):
-    """A function as the guest sees it."""
+    """A function as the guest sees it; without an address if it is on a bus whose number is not known."""
 
     function: Function
     address: str
@@ -35,7 +35,7 @@ class _Seen(NamedTuple):
 def nccl_topology(layout: Layout, inventory: Inventory, processor: Processor) -> str:
     """Return the XML of the guest's topology, without devices whose node is not known."""
     root = Element("system", {"version": "1"})
-    seen = list(_seen(layout, inventory))
+    seen = [function for function in _seen(layout, inventory) if function.address]
     switches = 0
     for number, cell in enumerate(layout.cells):
         cpu = SubElement(root, "cpu", {"numaid": str(number), "affinity": _mask(cell.vcpus), **_processor(processor)})
@@ -56,26 +56,19 @@ def nccl_topology(layout: Layout, inventory: Inventory, processor: Processor) ->
 
 def left_out(layout: Layout, inventory: Inventory) -> list[PciAddress]:
     """Return the functions that NCCL uses, and that the topology has not, because their node is not known."""
-    return [function.address for expander, _, _, function in _used(layout, inventory) if expander.bus_number is None]
+    return [seen.function.address for seen in _seen(layout, inventory) if not seen.address]
 
 
 def _seen(layout: Layout, inventory: Inventory) -> Iterator[_Seen]:
-    """Yield the functions. Below an expander bus, firmware numbers the buses of root ports in the order of slots."""
-    for expander, slot, place, function in _used(layout, inventory):
-        if expander.bus_number is not None:
-            bus = expander.bus_number + 1 + slot
-            yield _Seen(function, f"0000:{bus:02x}:00.{place}", expander.cell)
-
-
-def _used(layout: Layout, inventory: Inventory) -> Iterator[tuple[Expander, int, int, Function]]:
-    """Yield the functions that NCCL uses: the expander, the slot of the port, the function's number there, and it."""
+    """Yield the functions that NCCL uses. Firmware numbers the buses of root ports in the order of their slots."""
     for expander in layout.expanders:
         for slot, port in enumerate(expander.ports):
             for placed in port.devices:
-                subject = placed.device.subject
+                subject, bus = placed.device.subject, expander.bus_number
                 function = inventory.by_address[subject] if isinstance(subject, PciAddress) else None
                 if function and function.class_code.startswith(_WANTED):
-                    yield expander, slot, placed.function, function
+                    address = "" if bus is None else f"0000:{bus + 1 + slot:02x}:00.{placed.function}"
+                    yield _Seen(function, address, expander.cell)
 
 
 def _switch(function: Function, inventory: Inventory) -> str:

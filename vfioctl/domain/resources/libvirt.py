@@ -96,13 +96,10 @@ class DomainDefinition(LibvirtResource):
     def steps(self, change: Change) -> Iterator[Step]:
         if change.before == change.after:
             return
-        yield Step(
-            phase=Phase.PERSIST if change.after else Phase.FORGET,
-            action=DEFINE if change.after else UNDEFINE,
-            target=change.name,
-            value=change.after,
-            why="so that libvirt can start it" if change.after else "as asked for",
-        )
+        phase, action, why = Phase.FORGET, UNDEFINE, "as asked for"
+        if change.after:
+            phase, action, why = Phase.PERSIST, DEFINE, "so that libvirt can start it"
+        yield Step(phase=phase, action=action, target=change.name, value=change.after, why=why)
 
     def matches(self, change: Change, found: str | None) -> bool:
         return found is not None and is_definition_of(found, change.after)
@@ -167,31 +164,21 @@ class Volume(LibvirtResource):
             raise ValueError(f"not a volume: {change.name[:80]!r}")
 
     def steps(self, change: Change) -> Iterator[Step]:
-        if change.before and not self._is(change, change.before):
-            yield self._step(change, Phase.REMOVE, DELETE, "")
-        if change.after and not self._is(change, change.before):
-            yield self._step(change, Phase.CREATE, self.create, change.after)
-
-    def _step(self, change: Change, phase: Phase, action: str, value: str) -> Step:
-        why = "so that the domain has it" if value else "it is not needed"
-        return Step(phase=phase, action=action, target=change.name, value=value, why=why)
-
-    def matches(self, change: Change, found: str | None) -> bool:
-        return found is not None and self._is(change, found)
-
-    def _is(self, change: Change, found: str) -> bool:
-        """Return whether a value that was read is the change's goal."""
-        return found == change.after
+        if self.matches(change, change.before):
+            return
+        if change.before:
+            yield Step(phase=Phase.REMOVE, action=DELETE, target=change.name, value="", why="it is not needed")
+        if value := change.after:
+            why = "so that the domain has it"
+            yield Step(phase=Phase.CREATE, action=self.create, target=change.name, value=value, why=why)
 
     def restore(self, change: Change, found: Found) -> Change | None:
         """Delete what the change created. What nobody knows stays."""
         now = found.of(change)
-        if not now or change.before or not self._is_own(change, now, found):
-            return None
-        return change.to("", found=now)
+        return change.to("", found=now) if now and not change.before and self._is_own(change, now, found) else None
 
     def _is_own(self, change: Change, now: str, found: Found) -> bool:
-        return self._is(change, now)
+        return self.matches(change, now)
 
 
 class DiskImage(Volume):
@@ -210,12 +197,12 @@ class DiskImage(Volume):
         if change.after == "0" or not all(map(_VALUE.fullmatch, texts)):
             raise ValueError("not the value of a disk image")
 
-    def _is(self, change: Change, found: str) -> bool:
-        return is_image(found, change.after)
+    def matches(self, change: Change, found: str | None) -> bool:
+        return found is not None and is_image(found, change.after)
 
     def _is_own(self, change: Change, now: str, found: Found) -> bool:
         """An image in which a guest has written stays, whoever it was."""
-        return self._is(change, now) and not now.endswith(WRITTEN)
+        return self.matches(change, now) and not now.endswith(WRITTEN)
 
     def describe(self, change: Change) -> Description:
         _, pool, volume = self.place(change)
@@ -257,12 +244,12 @@ class SeedVolume(Volume):
         if not change.name.endswith(end):
             raise ValueError(f"not the name of this seed: {change.name[:80]!r}")
 
-    def _is(self, change: Change, found: str) -> bool:
+    def matches(self, change: Change, found: str | None) -> bool:
         return found == (_seed(change).sha256 if change.after else "")
 
     def _is_own(self, change: Change, now: str, found: Found) -> bool:
         """A part of one is ours as well, if writing it was begun."""
-        return self._is(change, now) or change.key in found.written
+        return self.matches(change, now) or change.key in found.written
 
     def describe(self, change: Change) -> Description:
         _, pool, volume = self.place(change)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from shlex import quote
 
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.xml import parse
 from vfioctl.domain.model.libvirt import URI, DomainXml
-from vfioctl.domain.model.verification import Area, Qemu, State, Verification, VerifiedFact, unknown
+from vfioctl.domain.model.verification import Area, State, Verification, VerifiedFact, unknown
 from vfioctl.domain.probe.process import NotFound, open_groups, read_qemu, still_runs
 from vfioctl.domain.run.verify.cpus import cpu_facts
 from vfioctl.domain.run.verify.devices import definition_facts, device_facts, devices_given
@@ -38,7 +39,8 @@ def verified(kernel: Reader, uri: str, domain: DomainXml, *, guest: bool) -> Ver
     else:
         facts += cpu_facts(subject, qemu)
         facts += memory_facts(subject, qemu)
-        facts += _devices(kernel, subject, qemu)
+        groups = _groups(kernel, {*subject.domain.host_devices, *devices_given(qemu.arguments)})
+        facts += device_facts(subject, qemu.arguments, groups, partial(open_groups, kernel, qemu.pid))
     if domain.defined:
         facts += definition_facts(subject, Domain(parse(domain.defined)))
     if guest:
@@ -46,7 +48,7 @@ def verified(kernel: Reader, uri: str, domain: DomainXml, *, guest: bool) -> Ver
     if qemu is not None and not still_runs(kernel, qemu, domain.uuid):
         hint = f"vfioctl domain verify {quote(domain.name)} looks again"
         raise HostError(f"process {qemu.pid} of domain {domain.name} ended while it was looked at", hint=hint)
-    pid = None if qemu is None else qemu.pid
+    pid = qemu.pid if qemu else None
     return Verification(name=domain.name, uuid=domain.uuid, pid=pid, state=_state(facts), facts=tuple(facts))
 
 
@@ -56,11 +58,6 @@ def _state(facts: Sequence[VerifiedFact]) -> State:
         return State.DIFFERS
     seen = any(fact.state is State.OK and fact.area in (Area.CPUS, Area.MEMORY) for fact in facts)
     return State.OK if seen else State.UNKNOWN
-
-
-def _devices(kernel: Reader, subject: Subject, qemu: Qemu) -> Iterator[VerifiedFact]:
-    groups = _groups(kernel, {*subject.domain.host_devices, *devices_given(qemu.arguments)})
-    return device_facts(subject, qemu.arguments, groups, lambda: open_groups(kernel, qemu.pid))
 
 
 def _groups(kernel: Reader, devices: Collection[str]) -> Mapping[str, str]:
@@ -75,15 +72,15 @@ def _in_guest(kernel: Reader, uri: str, domain: DomainXml, subject: Subject) -> 
     if why := why_no_agent(subject):
         yield from unasked(gpus, why)
         return
+
+    def ask(paths: Sequence[str]) -> Mapping[str, str]:
+        return dict(kernel.ask_libvirt(uri, "guest_files", domain.name, *paths))
+
     try:
-        yield from list(guest_facts(subject, gpus, lambda paths: _asked(kernel, uri, domain.name, paths)))
+        yield from list(guest_facts(subject, gpus, ask))
     except VfioctlError as error:
         reason = error.kernel_said or error.hint
         yield from unasked(gpus, f"{error.message}: {reason}"[:300] if reason else error.message)
-
-
-def _asked(kernel: Reader, uri: str, name: str, paths: Sequence[str]) -> Mapping[str, str]:
-    return dict(kernel.ask_libvirt(uri, "guest_files", name, *paths))
 
 
 def _gpus(kernel: Reader, subject: Subject) -> Iterator[Wanted]:

@@ -53,22 +53,16 @@ def cpu_facts(subject: Subject, qemu: Qemu) -> Iterator[VerifiedFact]:
         yield _fact(f"I/O thread {iothread}", cpus, io_threads.get(iothread), remedy)
     known = {thread.id for number, thread in vcpus.items() if number in pins}
     known |= {thread.id for number, thread in io_threads.items() if number in io_pins} | {qemu.pid}
-    other_threads = [
-        thread for thread in qemu.threads if thread.id not in known and not thread.name.startswith(_NO_OTHERS)
-    ]
-    yield from _others(
-        other_threads,
-        [emulator, *io_pins.values()],
-        pins.values(),
-        f"stop {subject.name} and start it again: threads inherit their CPUs when they begin",
-    )
+    others = [thread for thread in qemu.threads if thread.id not in known and not thread.name.startswith(_NO_OTHERS)]
+    remedy = f"stop {subject.name} and start it again: threads inherit their CPUs when they begin"
+    yield from _others(others, [emulator, *io_pins.values()], pins.values(), remedy)
 
 
 def _vcpu_numbers(domain: Domain) -> Iterable[int]:
     """Return the vCPUs that are plugged in."""
-    plugged = {number(vcpu.get("id")) for vcpu in domain.all("vcpus/vcpu[@enabled='yes']")} - {None}
-    if plugged:
-        return sorted(vcpu for vcpu in plugged if vcpu is not None)
+    ids = {number(vcpu.get("id")) for vcpu in domain.all("vcpus/vcpu[@enabled='yes']")}
+    if plugged := [vcpu for vcpu in ids if vcpu is not None]:
+        return sorted(plugged)
     return range(min(number(domain.at("vcpu").get("current")) or domain.vcpus or 1, MOST))
 
 
@@ -79,9 +73,8 @@ def _by_number(pattern: re.Pattern[str], threads: Iterable[Thread]) -> dict[int,
 def _fact(what: str, wanted: Cpus, thread: Thread | None, remedy: str) -> VerifiedFact:
     expected = format_cpu_list(wanted or ()) or ANY
     if thread is None:
-        return judged(
-            Area.CPUS, what, expected, "no such thread", "virsh dumpxml shows how many there should be", ok=False
-        )
+        remedy = "virsh dumpxml shows how many there should be"
+        return judged(Area.CPUS, what, expected, "no such thread", remedy, ok=False)
     if not thread.cpus:
         return unknown(Area.CPUS, what, expected, f"/proc does not show the CPUs of thread {thread.id}")
     return judged(Area.CPUS, what, expected, thread.cpus, remedy, ok=wanted in (None, cpuset(thread.cpus)))
@@ -94,17 +87,14 @@ def _others(
     known = [thread for thread in threads if thread.cpus]
     if not known:
         return
-    elsewhere = [
-        thread for thread in known if not _within(thread, of_kernel if thread.name.startswith(_OF_KERNEL) else wanted)
-    ]
-    if elsewhere:
+    limits = ((thread, of_kernel if thread.name.startswith(_OF_KERNEL) else wanted) for thread in known)
+    if elsewhere := [thread for thread, cpus in limits if not _within(thread, cpus)]:
         actual = ", ".join(f"{thread.cpus} (thread {thread.id}, {thread.name})" for thread in elsewhere[:4])
         actual += f", and {len(elsewhere) - 4} more" if elsewhere[4:] else ""
     else:
         actual = format_cpu_list(_union(cpuset(thread.cpus) for thread in known) or ())
-    yield judged(
-        Area.CPUS, "other threads of QEMU", format_cpu_list(wanted or ()) or ANY, actual, remedy, ok=not elsewhere
-    )
+    expected = format_cpu_list(wanted or ()) or ANY
+    yield judged(Area.CPUS, "other threads of QEMU", expected, actual, remedy, ok=not elsewhere)
 
 
 def _union(pins: Iterable[Cpus]) -> Cpus:

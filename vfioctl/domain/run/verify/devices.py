@@ -1,7 +1,4 @@
-"""Compares QEMU's command line, and the definition, with the devices and PCI of a document.
-
-May not do input or output.
-"""
+"""Compares QEMU's command line, and the definition, with a document's devices and PCI. May not do input or output."""
 
 from __future__ import annotations
 
@@ -42,13 +39,10 @@ def device_facts(
     remedy = f"stop {subject.name} and start it again"
     withheld = withheld_in(subject.domain.root)
     for device in [device for device in wanted if device not in withheld]:
+        group = groups.get(device, "")
         actual = "there" if device in on_command_line else "not there"
-        if (
-            device not in on_command_line
-            and groups.get(device, "") not in {"", *known}
-            and groups[device] in (opened() or ())
-        ):
-            actual = f"attached while it runs: group {groups[device]} is open"
+        if device not in on_command_line and group not in {"", *known} and group in (opened() or ()):
+            actual = f"attached while it runs: group {group} is open"
         has = actual != "not there"
         yield judged(Area.DEVICES, f"{device} on QEMU's command line", "there", actual, remedy, ok=has)
     own = {*wanted, *devices_given([argument.get("value", "") for argument in subject.domain.all(_OWN_ARGUMENTS)])}
@@ -140,10 +134,8 @@ def _pins(domain: Domain) -> str:
 
 
 def _nodes(domain: Domain) -> str:
-    pairs = [
-        (element.get("cellid", ""), format_cpu_list(cpuset(element.get("nodeset")) or ()))
-        for element in domain.all("numatune/*")
-    ]
+    elements = domain.all("numatune/*")
+    pairs = ((node.get("cellid", ""), format_cpu_list(cpuset(node.get("nodeset")) or ())) for node in elements)
     return ", ".join(f"cell {cell}: {nodes}" if cell else nodes for cell, nodes in sorted(pairs))
 
 

@@ -96,9 +96,8 @@ def _facts(wanted: Wanted, cell: int | None, address: str, values: Mapping[str, 
         what = f"link of {wanted.device} in the guest, at {address}"
         if _WIDTH.fullmatch(width) and int(width) and _SPEED.fullmatch(speed):
             remedy = "compare with the host's link, lspci -vv; a reset of the device trains the link anew"
-            yield judged(
-                Area.GUEST, what, f"x{wanted.link}", f"x{width} at {speed}", remedy, ok=int(width) == int(wanted.link)
-            )
+            ok = int(width) == int(wanted.link)
+            yield judged(Area.GUEST, what, f"x{wanted.link}", f"x{width} at {speed}", remedy, ok=ok)
         else:
             yield unknown(Area.GUEST, what, f"x{wanted.link}", "the guest does not report it")
 
@@ -109,24 +108,17 @@ def _facts(wanted: Wanted, cell: int | None, address: str, values: Mapping[str, 
 def _numbered(domain: Domain, ask: Ask) -> Mapping[int, int]:
     """Return the guest's bus number of each PCI controller, by its index, as far as the guest reports them."""
     controllers = domain.controller_of_bus
-    known = {0: 0}
-    for index, controller in controllers.items():
-        if controller.is_expander and controller.bus_number is not None:
-            known[index] = controller.bus_number
+    expanders = ((index, controller.bus_number) for index, controller in controllers.items() if controller.is_expander)
+    known = {0: 0, **{index: bus for index, bus in expanders if bus is not None}}
     for _ in range(_MOST_LEVELS):
         files = {
             index: f"{_file(controller.address, known)}/secondary_bus_number"
             for index, controller in controllers.items()
             if index not in known and controller.address and controller.address.bus in known
         }
-        if not files:
-            break
-        answers = ask(list(files.values()))
-        new = {
-            index: bus
-            for index, file in files.items()
-            if (bus := number((answers.get(file) or "").strip())) is not None
-        }
+        answers = ask(list(files.values())) if files else {}
+        buses = {index: number((answers.get(file) or "").strip()) for index, file in files.items()}
+        new = {index: bus for index, bus in buses.items() if bus is not None}
         if not new:
             break
         known |= new

@@ -6,6 +6,7 @@ each guest cell's memory (mbind), or to all of QEMU, by its control group.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -48,17 +49,17 @@ def memory_facts(subject: Subject, qemu: Qemu) -> Iterator[VerifiedFact]:
         yield unknown(Area.MEMORY, "memory", ", ".join(map(_where, cells)), why)
         return
     remedy = f"free memory there, stop {subject.name} and start it again: memory that a device uses does not move"
-    places: dict[tuple[str, frozenset[int] | None], list[_Cell]] = {}
+    places = defaultdict[tuple[str, frozenset[int] | None], list[_Cell]](list)
     for cell in cells:
-        places.setdefault((cell.mode, cell.nodes), []).append(cell)
+        places[cell.mode, cell.nodes].append(cell)
     for (mode, nodes), group in places.items():
         size = sum(cell.size for cell in group)
         yield _placed(subject, _named("memory", group), mode, nodes, size, qemu, remedy)
     base = min((mapping.page for mapping in qemu.memory if not mapping.huge), default=_SMALLEST_PAGE)
-    sizes: dict[int, list[_Cell]] = {}
+    sizes = defaultdict[int, list[_Cell]](list)
     for cell in cells:
         if cell.page is not None and not 0 < cell.page <= base:
-            sizes.setdefault(cell.page, []).append(cell)
+            sizes[cell.page].append(cell)
     for page, group in sizes.items():
         yield _on_hugepages(subject, _named("hugepages", group), page, sum(cell.size for cell in group), qemu)
 
@@ -108,9 +109,8 @@ def _on_hugepages(subject: Subject, what: str, page: int, size: int, qemu: Qemu)
     wanted = f"{format_size(size)} in pages of {format_size(page)}" if page else f"{format_size(size)} in hugepages"
     remedy = f"free hugepages (vfioctl place says how many there are), stop {subject.name} and start it again"
     enough = mapped >= size and (used >= size or not whole)
-    return judged(
-        Area.MEMORY, what, wanted, f"{format_size(used)} in use, {format_size(mapped)} mapped", remedy, ok=enough
-    )
+    actual = f"{format_size(used)} in use, {format_size(mapped)} mapped"
+    return judged(Area.MEMORY, what, wanted, actual, remedy, ok=enough)
 
 
 def _cells(domain: Domain) -> Iterator[_Cell]:
@@ -140,10 +140,10 @@ def _where(cell: _Cell) -> str:
 
 
 def _by_node(parts: Iterable[Part]) -> Mapping[int, int]:
-    by_node: dict[int, int] = {}
+    by_node: Counter[int] = Counter()
     for part in parts:
         for node, used in part.used:
-            by_node[node] = by_node.get(node, 0) + used
+            by_node[node] += used
     return by_node
 
 
