@@ -1,7 +1,4 @@
-"""Builds a domain on a host: chooses its devices and CPUs as a claim would get them, lays it out, writes its XML.
-
-Reads the host, the ledger and libvirt, and may not write to any of them.
-"""
+"""Builds a domain, with devices and CPUs as a claim would get them. Reads host, ledger and libvirt; may not write."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Chooses the devices and CPUs of one domain as a claim would get them, beside what other domains have.
-
-Reads the host, the ledger and libvirt, and may not write to any.
-"""
+"""Chooses a domain's devices and CPUs, beside what others have. Reads host, ledger and libvirt; may not write."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`vfioctl domain`, and the options that its commands share. They are in the other modules.
-
-May not add behaviour to the api.
-"""
+"""`vfioctl domain`, and the options that its commands share. May not add behaviour to the api."""
 
 from typing import Annotated
 

@@ -29,15 +29,11 @@ def spec_options(*, edits: bool = False) -> Decorator:
 
     `edits`: only the options of `domain edit`.
     """
-    options = [_parameter(*option) for option in _spec_options() if not edits or option[1].edits]
-    return with_options("requested", options, given_options)
-
-
-def _spec_options() -> list[tuple[str, Option, Any]]:
-    """Return the fields that are options, and their types."""
     hints = get_type_hints(DomainSpec, include_extras=True)
     annotated = ((name, get_args(hint)) for name, hint in hints.items() if get_origin(hint) is Annotated)
-    return [(name, parts[-1], parts[0]) for name, parts in annotated if isinstance(parts[-1], Option)]
+    options = ((name, parts[-1], parts[0]) for name, parts in annotated if isinstance(parts[-1], Option))
+    parameters = [_parameter(*option) for option in options if not edits or option[1].edits]
+    return with_options("requested", parameters, given_options)
 
 
 def _parameter(name: str, option: Option, kind: Any) -> Parameter:

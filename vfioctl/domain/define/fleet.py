@@ -68,7 +68,6 @@ class Fleets:
 
         A domain whose spec has not changed keeps its devices and CPUs. `prune`: domains of the fleet that the file
         does not name any more are undefined.
-
         Raises what `DomainBuilder.build` and `Definitions.plan_define` raise, with the domain's name; Foreign for a
         domain that this fleet has not defined, DeviceInUse for a running one that would be undefined; ClaimConflict for
         a device of two domains; BadSpec and Foreign for a disk of two; and what `Lifecycle.preview` raises.
@@ -87,7 +86,6 @@ class Fleets:
         A definition that fails is put back. One whose domain cannot be started or stopped after that stays.
 
         `wait_guest`: seconds that the guests that are to run may take until their agents answer; 0: not at all.
-
         Raises BadSpec for guests to wait for that have no channel of an agent, before anything is changed; what
         `Session.apply` and `Lifecycle` raise, with what was done in `restored`; VerifyError for guests
         that do not answer in time.

@@ -1,7 +1,4 @@
-"""Renders what starting and stopping a domain does, or would do, and whether a running domain is as its document says.
-
-May not read the host.
-"""
+"""Renders how a domain starts, stops and runs, and how it would. May not read the host."""
 
 from __future__ import annotations
 

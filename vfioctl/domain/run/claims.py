@@ -47,10 +47,8 @@ class RunClaims:
 
     def of(self, needs: Needs) -> tuple[Claim, ...]:
         """Return the live claims of a domain, but not those of a domain of its name at another libvirt."""
-        if not is_owner(needs.name):
-            return ()
-        owner = needs.owner
-        return tuple(claim for claim in self._claims.claims() if claim.is_of(owner, self._uri))
+        claims = self._claims.claims() if is_owner(needs.name) else ()
+        return tuple(claim for claim in claims if claim.is_of(needs.owner, self._uri))
 
     def made_for(self, needs: Needs) -> tuple[Claim, ...]:
         """Return those of them that were made for the time that the domain runs."""
@@ -133,10 +131,11 @@ class RunClaims:
             made += self.adopt(needs, needs.managed)
             self._verify(needs)
         except (VfioctlError, KeyboardInterrupt):
-            self._give_back(made)  # what served it before may be another process's, which starts it too
+            with suppress(VfioctlError):  # each claim says what is left of it
+                self._release(made, None)  # what served it before may be another process's, which starts it too
             raise
         kept = tuple(claim for claim in serving if LABEL not in claim.labels)
-        return Held(kept, (*(claim for claim in serving if LABEL in claim.labels), *made))
+        return Held(kept, (*(claim for claim in serving if claim not in kept), *made))
 
     def _create(self, request: ClaimRequest, needs: Needs, progress: Progress | None) -> Claim:
         try:
@@ -179,22 +178,14 @@ class RunClaims:
         """
         return self._release(self.made_for(needs), progress)
 
-    def _give_back(self, made: Sequence[Claim]) -> None:
-        """Release the claims of a start that failed, whose error is raised."""
-        with suppress(VfioctlError):  # the claim says what is left of it
-            self._release(made, None)
-
     def _release(self, claims: Sequence[Claim], progress: Progress | None) -> tuple[Claim, ...]:
         released, failed = [], None
         for claim in claims:
             try:
-                release = self._claims.release(
-                    claim.id, wait=_CLOSING_SECONDS, unchanged_in_use=True, progress=progress
-                )
+                done = self._claims.release(claim.id, wait=_CLOSING_SECONDS, unchanged_in_use=True, progress=progress)
+                released.append(done.claim)
             except VfioctlError as error:
                 failed = failed or error
-            else:
-                released.append(release.claim)
         if failed:
             raise failed
         return tuple(released)
@@ -216,9 +207,8 @@ def _to_restore(serving: Sequence[Claim], needs: Needs) -> Iterator[Claim]:
 def _is_needed(claim: Claim, needs: Needs) -> bool:
     """Return whether a domain still needs all that a claim has."""
     asked = {device.subject for device in claim.devices if device.asked}
-    return (
-        asked <= {*needs.devices} and {*claim.cpus} <= {*needs.cpus} and not _without(claim.hugepages, needs.hugepages)
-    )
+    has_use = asked <= {*needs.devices} and {*claim.cpus} <= {*needs.cpus}
+    return has_use and not _without(claim.hugepages, needs.hugepages)
 
 
 def _meets(claim: Claim, needs: Needs) -> bool:

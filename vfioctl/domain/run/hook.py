@@ -73,11 +73,10 @@ class Hook:
             try:
                 if is_owner(needs.name):
                     self._holding.adopt(needs, [device for device in needs.devices if device not in claimed])
+                return
             except ClaimConflict:  # another domain's hook was faster: look again
                 if not attempts_left:
                     raise
-            else:
-                return
 
     def _refuse_claimed(self, needs: Needs) -> None:
         """Raise ClaimConflict if another VM, one of its name at another libvirt too, or a container has a device of it.

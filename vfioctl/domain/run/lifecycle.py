@@ -91,7 +91,7 @@ class Lifecycle:
     def preview_of(self, needs: Needs, *, connect: str = "") -> Preview:
         """Return what `start` would do for a domain that does not run, and may not be defined yet."""
         uri = self._uri(connect)
-        holding = self._holding(uri)
+        holding = RunClaims(self._session, uri)
         ending, serving = tuple(holding.preview_release(needs)), holding.serving(needs)
         over = tuple(claim for claim, _ in ending)
         before = (*(plan for _, plan in ending if plan), *holding.preview_restore(serving, needs))
@@ -107,7 +107,7 @@ class Lifecycle:
         Raises UnknownDomain; what `RunClaims.take` raises; and libvirt's errors, after which the claims are given back.
         """
         uri, known = self._find(name, connect)
-        needs, holding = self._needs(known), self._holding(uri)
+        needs, holding = self._needs(known), RunClaims(self._session, uri)
         if known.domain.is_active:
             made = holding.made_for(needs)
             kept = tuple(claim for claim in holding.of(needs) if claim not in made)
@@ -156,7 +156,7 @@ class Lifecycle:
     def preview_stop(self, name: str, *, connect: str = "") -> Stopped:
         """Return what `stop` would do. Raises UnknownDomain."""
         uri, needs, runs = self._stoppable(name, connect)
-        return Stopped(needs.name, uri, self._holding(uri).made_for(needs), runs)
+        return Stopped(needs.name, uri, RunClaims(self._session, uri).made_for(needs), runs)
 
     def stop(
         self,
@@ -170,12 +170,11 @@ class Lifecycle:
         """Shut a domain down, and give back what was claimed for it, also if it has ended or is not defined any more.
 
         `timeout`: seconds that the guest may take. `force`: end it as a power cut does.
-
         Raises UnknownDomain, libvirt's errors, DeviceInUse if it still runs, Busy while it is being started, and what
         `ClaimsApi.release` raises.
         """
         uri, needs, _ = self._stoppable(name, connect)
-        holding, ran = self._holding(uri), False
+        holding, ran = RunClaims(self._session, uri), False
         claims: tuple[Claim, ...] = ()
         for _ in range(_ATTEMPTS):  # another process may start it meanwhile
             holding.wait_until_made(needs)
@@ -193,7 +192,7 @@ class Lifecycle:
             uri, known = self._find(name, connect)
         except UnknownDomain:
             uri, gone = self._uri(connect), needs_nothing(name)
-            if not self._holding(uri).made_for(gone):
+            if not RunClaims(self._session, uri).made_for(gone):
                 raise
             return uri, gone, False
         return uri, self._needs(known), known.domain.is_active
@@ -230,9 +229,6 @@ class Lifecycle:
 
     def _needs(self, known: Known) -> Needs:
         return needs_of(known.domain.defined or known.domain.live)
-
-    def _holding(self, uri: str) -> RunClaims:
-        return RunClaims(self._session, uri)
 
     def _runs(self, uri: str, name: str) -> bool:
         return bool(self._kernel.ask_libvirt(uri, "is_running", name))
