@@ -187,10 +187,8 @@ class DomainBuilder:
         nodes = [node.id for node in capacity.inventory.numa_nodes]
         total = read_all_memory(self._session.kernel, nodes) if spec.policy is Policy.PREFERRED else None
         if total is not None and spec.memory > total:
-            raise NoCapacity(
-                f"the host has {total >> 20} MiB of memory in all, and {spec.memory >> 20} MiB are asked for",
-                hint="ask for less with --memory",
-            )
+            what = f"the host has {total >> 20} MiB of memory in all, and {spec.memory >> 20} MiB are asked for"
+            raise NoCapacity(what, hint="ask for less with --memory")
         return free_without_own_usage(read_free_memory(self._session.kernel, nodes), others)
 
     def _vcpus_of(self, claim: Claim, smt: Smt) -> int:
@@ -200,7 +198,6 @@ class DomainBuilder:
         return max(1, len(claim.cpus) // widest_core(self._claims.capacity().topology))
 
     def _with_companions(self, subjects: Sequence[Subject], capacity: Capacity) -> Sequence[Subject]:
-        """Return the devices with the functions that must travel with them."""
         scope = scope_of(capacity.inventory, [subject for subject in subjects if isinstance(subject, PciAddress)])
         mediated = [subject for subject in subjects if isinstance(subject, Uuid)]
         return [*scope.asked, *scope.own, *scope.foreign, *mediated]

@@ -116,9 +116,6 @@ def _metadata(root: Element, spec: DomainSpec, *, edits: bool) -> None:
     mark.attrib.update(options)
 
 
-# -- memory ----------------------------------------------------------------------------------------------
-
-
 def _memory(root: Element, layout: Layout, *, edits: bool) -> None:
     total = layout.memory + plugged(root)
     if not edits:

@@ -32,10 +32,8 @@ def without_hugepages(spec: DomainSpec) -> tuple[DomainSpec, tuple[Choice, ...]]
     """Return the spec with ordinary pages, and what is weaker than asked. Raises BadSpec for hugepages that must be."""
     asked = spec.hugepages in SIZES
     if asked and spec.policy is Policy.STRICT:
-        raise BadSpec(
-            "a confidential domain gets no hugepages: the kernel backs no encrypted memory with them",
-            hint="leave --hugepages out, or build with --policy preferred",
-        )
+        what = "a confidential domain gets no hugepages: the kernel backs no encrypted memory with them"
+        raise BadSpec(what, hint="leave --hugepages out, or build with --policy preferred")
     why = "the kernel backs no encrypted memory with hugepages"
     weaker = "the memory has ordinary pages, although hugepages were asked for"
     choices = (Choice("hugepages", "none", why, weaker=weaker),) if asked else ()

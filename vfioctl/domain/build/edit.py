@@ -69,10 +69,8 @@ def _refuse_lost_hugepages(before: Domain, built: Built) -> None:
     had = before.one("memoryBacking/hugepages") is not None and not before.mark.template
     is_confidential = before.one("launchSecurity") is not None
     if had and not is_confidential and built.layout.page_size is None and built.spec.policy is Policy.STRICT:
-        raise NoCapacity(
-            f"domain {before.name} has hugepages, and the nodes have too few that are free",
-            hint="reserve more of them, or say --hugepages none to give it ordinary pages",
-        )
+        hint = "reserve more of them, or say --hugepages none to give it ordinary pages"
+        raise NoCapacity(f"domain {before.name} has hugepages, and the nodes have too few that are free", hint=hint)
 
 
 def compared(session: Session, domain: DomainXml, others: Others) -> Comparison:

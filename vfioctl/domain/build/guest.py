@@ -44,7 +44,6 @@ def add_own_devices(root: Element, spec: DomainSpec, layout: Layout, *, edits: b
 
 
 def _disk(devices: Element, path: str, kind: str, prefix: str, bus: str, driver: Mapping[str, str]) -> Element:
-    """Add a disk under the first free name."""
     is_block = path.startswith(_BLOCK)
     disk = Element("disk", {"type": "block" if is_block else "file", "device": kind})
     add(disk, "driver", {"name": "qemu", **driver})

@@ -81,9 +81,8 @@ def check(
         say(f"vfioctl: not judged: {reason}")
     if not result.ok:
         errors = sum(finding.severity == "error" for finding in result.findings)
-        raise BadDocument(
-            f"the domain would not work: {counted(errors, 'error')}", hint="a line with -> says what to do"
-        )
+        hint = "a line with -> says what to do"
+        raise BadDocument(f"the domain would not work: {counted(errors, 'error')}", hint=hint)
 
 
 def _read(file: str) -> str | bytes | None:

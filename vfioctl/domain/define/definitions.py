@@ -186,9 +186,6 @@ def _refuse_clash(libvirt: Libvirt, name: str, wanted: Domain) -> None:
             raise Foreign(f"domain {domain.name} has the UUID of the document", hint="remove <uuid> from the document")
 
 
-# -- notes -------------------------------------------------------------------------------------------
-
-
 def _is_ours(text: str) -> bool:
     return bool(text) and read_domain(text).mark.is_own
 

@@ -41,10 +41,8 @@ class Fleet(NamedTuple):
     def refuse_without_agent(self) -> None:
         """Raise BadSpec if there is a domain to run whose guest cannot answer, as it has no channel for its agent."""
         if self.without_agent:
-            raise BadSpec(
-                f"{', '.join(self.without_agent)}: the domain has no channel of a guest agent, so it never answers",
-                hint="use a template with one, such as compute-linux, or leave out --wait-guest",
-            )
+            what = f"{', '.join(self.without_agent)}: the domain has no channel of a guest agent, so it never answers"
+            raise BadSpec(what, hint="use a template with one, such as compute-linux, or leave out --wait-guest")
 
     def document(self, result: str, done: Sequence[str] = ()) -> FleetDocument:
         """Return the JSON form. `done`: the domains that were changed."""
@@ -109,8 +107,6 @@ class Fleets:
         if wait_guest:
             self._await(fleet.running, fleet.uri, wait_guest, tell)
         return fleet.document("done" if work else "nothing to do", done)
-
-    # -- one domain ----------------------------------------------------------------------------------
 
     def _carry_out(self, item: FleetItem, uri: str, progress: Progress | None) -> None:
         if item.plan:

@@ -145,10 +145,8 @@ class FleetPlanning:
         built = DomainBuilder(self._session).build(wanted.spec, self._and_planned(others))
         devices = read_domain(built.xml).host_devices
         if shared := next((device for device in devices if device in self._devices), ""):
-            raise ClaimConflict(
-                f"{shared} is a device of domain {self._devices[shared]} of this fleet",
-                hint="no two domains of a fleet have one device: give one of them another",
-            )
+            hint = "no two domains of a fleet have one device: give one of them another"
+            raise ClaimConflict(f"{shared} is a device of domain {self._devices[shared]} of this fleet", hint=hint)
         self._pinned.update(dict.fromkeys(built.layout.pins.values(), f"domain {wanted.name} of this fleet"))
         plan = self._definitions.plan_define(
             in_fleet(built.xml, self._fleet.fleet, wanted.digest),

@@ -54,8 +54,6 @@ class RunClaims:
         """Return those of them that were made for the time that the domain runs."""
         return tuple(claim for claim in self.of(needs) if LABEL in claim.labels)
 
-    # -- before a domain starts ----------------------------------------------------------------------
-
     def serving(self, needs: Needs) -> tuple[Claim, ...]:
         """Return those of its claims that serve it when it starts."""
         return tuple(claim for claim in self.of(needs) if LABEL not in claim.labels or _is_needed(claim, needs))
@@ -67,9 +65,8 @@ class RunClaims:
         own bring back what they had, if vfioctl defined it.
         """
         boot_id = self._claims.boot_id
-        return tuple(
-            claim for claim in self._claims.claims() if LABEL in claim.labels and self._is_over(claim, needs, boot_id)
-        )
+        made = (claim for claim in self._claims.claims() if LABEL in claim.labels)
+        return tuple(claim for claim in made if self._is_over(claim, needs, boot_id))
 
     def _is_over(self, claim: Claim, needs: Needs, boot_id: str) -> bool:
         is_own = claim.is_of(f"vm/{needs.name}", self._uri)
@@ -164,8 +161,6 @@ class RunClaims:
             if not is_ready:
                 raise VerifyError(f"{device} is not ready for a guest", next_command=f"vfioctl show {device}")
 
-    # -- when it has ended -----------------------------------------------------------------------------
-
     def wait_until_made(self, needs: Needs) -> None:
         """Wait for the process that makes a claim of the domain now, if there is one. Raises Busy, Unfinished."""
         for claim in self.made_for(needs):
@@ -205,7 +200,7 @@ def _to_restore(serving: Sequence[Claim], needs: Needs) -> Iterator[Claim]:
 
 
 def _is_needed(claim: Claim, needs: Needs) -> bool:
-    """Return whether a domain still needs all that a claim has."""
+    """Whether a domain still needs all that a claim has."""
     asked = {device.subject for device in claim.devices if device.asked}
     has_use = asked <= {*needs.devices} and {*claim.cpus} <= {*needs.cpus}
     return has_use and not _without(claim.hugepages, needs.hugepages)
@@ -217,7 +212,7 @@ def _meets(claim: Claim, needs: Needs) -> bool:
 
 
 def _without(wanted: Sequence[Hugepages], held: Sequence[Hugepages]) -> tuple[Hugepages, ...]:
-    """Return the hugepages that are still missing."""
+
     have: Counter[tuple[int, int]] = Counter()
     for node, size, pages in held:
         have[node, size] += pages

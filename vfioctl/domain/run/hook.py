@@ -100,8 +100,6 @@ class Hook:
         whole = {device.subject: claim for claim in claims for device in claim.devices}
         return {device: whole[device] for device in needs.devices if device in whole}
 
-    # -- installing ----------------------------------------------------------------------------------
-
     def plan_install(self, command: str) -> Plan:
         """Plan to let libvirt call vfioctl. `command`: its path.
 
@@ -148,10 +146,8 @@ class Hook:
         kernel = self._session.kernel
         before = kernel.read(SCRIPT) if kernel.has(SCRIPT) else ""
         if before and not is_ours(before):
-            raise Foreign(
-                f"vfioctl did not write {SCRIPT}",
-                hint="rename it first, if it is needed: libvirt runs every script there; else delete it",
-            )
+            hint = "rename it first, if it is needed: libvirt runs every script there; else delete it"
+            raise Foreign(f"vfioctl did not write {SCRIPT}", hint=hint)
         changes = (Change(kind=HOOK, name=SCRIPT, subject=HOOK, before=before, after=text),) if before != text else ()
         return self._session.plan(Draft(intent, changes=changes, notes=notes if changes else ()))
 

@@ -78,8 +78,6 @@ class Lifecycle:
         self._session, self._kernel = session, session.kernel
         self._domains = Domains(session)
 
-    # -- starting ------------------------------------------------------------------------------------
-
     def preview(self, name: str, *, connect: str = "") -> Preview:
         """Return what `start` would do. Raises what that raises before it changes anything."""
         uri, known = self._find(name, connect)
@@ -119,10 +117,8 @@ class Lifecycle:
             with deferred():  # an interrupt comes when libvirt has answered, so that what it has done is known
                 self._kernel.tell_libvirt(uri, "start", needs.name)
             if not self._runs(uri, needs.name):
-                raise VerifyError(
-                    f"domain {needs.name} has ended again right after its start",
-                    hint=f"QEMU's last words are in /var/log/libvirt/qemu/{needs.name}.log",
-                )
+                hint = f"QEMU's last words are in /var/log/libvirt/qemu/{needs.name}.log"
+                raise VerifyError(f"domain {needs.name} has ended again right after its start", hint=hint)
             if holding.missing(needs):
                 self._kernel.tell_libvirt(uri, "destroy", needs.name)
                 raise ClaimConflict(
@@ -150,8 +146,6 @@ class Lifecycle:
             if isinstance(error, VfioctlError):
                 error.next_command = stop_command(needs.name, uri)
         error.restored = restored  # type: ignore[union-attr]
-
-    # -- stopping ------------------------------------------------------------------------------------
 
     def preview_stop(self, name: str, *, connect: str = "") -> Stopped:
         """Return what `stop` would do. Raises UnknownDomain."""
@@ -215,8 +209,6 @@ class Lifecycle:
                     next_command=stop_command(name, uri, "--force"),
                 )
             time.sleep(_PAUSE)
-
-    # -- common --------------------------------------------------------------------------------------
 
     def _uri(self, connect: str) -> str:
         uri = self._domains.uri(connect)

@@ -48,10 +48,8 @@ def needed(vcpus: int, smt: Smt, topology: Topology) -> int:
     if smt is Smt.ISOLATE:
         return vcpus * width
     if vcpus % width and all(len(core.cpus) == width for core in topology.cores):
-        raise BadSpec(
-            f"{vcpus} vCPUs do not fill cores of {width} threads",
-            hint=f"ask for {vcpus + width - vcpus % width} vCPUs, or give each vCPU a core with --smt isolate",
-        )
+        hint = f"ask for {vcpus + width - vcpus % width} vCPUs, or give each vCPU a core with --smt isolate"
+        raise BadSpec(f"{vcpus} vCPUs do not fill cores of {width} threads", hint=hint)
     return vcpus
 
 

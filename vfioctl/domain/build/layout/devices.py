@@ -109,10 +109,8 @@ def node_choices(devices: Sequence[Device], inventory: Inventory, policy: Policy
             known[device.node, device.reported_by].append(device.label)
         elif len(inventory.numa_nodes) > 1 and isinstance(device.subject, PciAddress):
             if policy is Policy.STRICT:
-                raise HostError(
-                    f"the NUMA node of {device.subject} is not known: neither it nor a bridge above it reports one",
-                    hint=f"name it with --node {device.subject}=N, or build with --policy preferred",
-                )
+                what = f"the NUMA node of {device.subject} is not known: neither it nor a bridge above it reports one"
+                raise HostError(what, hint=f"name it with --node {device.subject}=N, or build with --policy preferred")
             unknown.append(device.label)
     for (node, reported_by), labels in known.items():
         yield Choice(f"devices of NUMA node {node}", ", ".join(labels), f"reported by {reported_by}")

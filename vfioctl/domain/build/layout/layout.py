@@ -141,9 +141,8 @@ def _distances(nodes: Sequence[int], capacity: Capacity) -> Mapping[tuple[int, i
 
 def _refused(known: Mapping[tuple[int, int], int]) -> Sequence[str]:
     """Return the distances that libvirt does not take: some firmware, and nodes that the kernel fakes, have such."""
-    return [
-        f"{value} from node {a} to node {b}" for (a, b), value in known.items() if not is_distance(value, local=a == b)
-    ]
+    refused = ((a, b, value) for (a, b), value in known.items() if not is_distance(value, local=a == b))
+    return [f"{value} from node {a} to node {b}" for a, b, value in refused]
 
 
 def _distance_choices(cells: Sequence[Cell], capacity: Capacity) -> Sequence[Choice]:
@@ -241,7 +240,5 @@ def hides_rom(device: Device) -> bool:
 def _refuse_without_layout(processor: Processor) -> None:
     """Raise HostError for a processor of whose guests vfioctl does not know the machine and its PCI."""
     if processor.arch not in _ARCHITECTURES:
-        raise HostError(
-            f"vfioctl builds no domain for {processor.arch}, the processor of this host",
-            hint=f"it knows those of {' and '.join(_ARCHITECTURES)}; vfioctl domain define takes XML for others",
-        )
+        hint = f"it knows those of {' and '.join(_ARCHITECTURES)}; vfioctl domain define takes XML for others"
+        raise HostError(f"vfioctl builds no domain for {processor.arch}, the processor of this host", hint=hint)

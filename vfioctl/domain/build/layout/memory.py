@@ -52,10 +52,8 @@ def divide(
         more = "" if units * size == total else f"{_amount(units * size)} instead of {_amount(total)}, in whole pages"
         if more and policy is Policy.STRICT:
             whole = _amount(units * size).replace(" ", "")
-            raise BadSpec(
-                f"{_amount(total)} of memory are no whole number of {pages} pages",
-                hint=f"say --memory {whole}, or a smaller size of --hugepages",
-            )
+            hint = f"say --memory {whole}, or a smaller size of --hugepages"
+            raise BadSpec(f"{_amount(total)} of memory are no whole number of {pages} pages", hint=hint)
         free_units = {node: free_pages(capacity, node, size) for node in vcpus}
         shares = _shares(units, vcpus, free_units)
         if shares is not None:
@@ -66,10 +64,8 @@ def divide(
         have = ", ".join(f"node {node} has {number} free" for node, number in free_units.items())
         refused.append(f"{_NAMES[size]} pages: {have}, {units} are needed{per_node}")
     if asked and policy is Policy.STRICT:
-        raise NoCapacity(
-            f"there are too few free hugepages of {pages}: {refused[0]}",
-            hint=_MORE_MEMORY if total < len(vcpus) * SIZES[pages] else _MORE_PAGES,
-        )
+        hint = _MORE_MEMORY if total < len(vcpus) * SIZES[pages] else _MORE_PAGES
+        raise NoCapacity(f"there are too few free hugepages of {pages}: {refused[0]}", hint=hint)
     weaker = "" if pages is PageSize.NONE else "the memory has ordinary pages: it is pinned and mapped more slowly"
     return _ordinary(total, vcpus, free, policy, tuple(refused), weaker)
 
@@ -120,13 +116,11 @@ def _ordinary(
     free_mib = {node: free.get(node, total) // ORDINARY for node in vcpus}
     shares = _shares(units, vcpus, free_mib)
     if shares is None:
-        shares = _shares(units, vcpus, dict.fromkeys(vcpus, units))
+        shares, have = _shares(units, vcpus, dict.fromkeys(vcpus, units)), _have(free_mib, ORDINARY)
         if shares is None or policy is Policy.STRICT:
             per_node = f", at least one on each of {len(vcpus)} nodes" if sum(free_mib.values()) >= units else ""
-            raise NoCapacity(
-                f"the nodes have too little free memory: {_have(free_mib, ORDINARY)}, {units} MiB are needed{per_node}"
-            )
-        weaker = f"there is too little free memory now: {_have(free_mib, ORDINARY)}"
+            raise NoCapacity(f"the nodes have too little free memory: {have}, {units} MiB are needed{per_node}")
+        weaker = f"there is too little free memory now: {have}"
     elif unknown := [node for node in vcpus if node not in free]:
         weaker = weaker or f"how much memory is free is not known on {_nodes(unknown)}"
     by_node = {node: number * ORDINARY for node, number in shares.items()}
@@ -142,11 +136,9 @@ def _shares(units: int, weights: Mapping[int, int], limits: Mapping[int, int]) -
         return None
     shares, left, weight = {}, units, sum(weights.values())
     for node in sorted(weights, key=lambda node: (limits[node] * weight < units * weights[node], node), reverse=True):
-        remaining = [other for other in weights if other not in shares and other != node]
+        remaining = [limits[other] for other in weights if other not in shares and other != node]
         fair = max(1, round(left * weights[node] / weight))
-        shares[node] = max(
-            min(fair, limits[node], left - len(remaining)), left - sum(limits[other] for other in remaining)
-        )
+        shares[node] = max(min(fair, limits[node], left - len(remaining)), left - sum(remaining))
         left, weight = left - shares[node], weight - weights[node]
     return {node: shares[node] for node in weights}
 

@@ -133,9 +133,6 @@ def _in_order(placed: Iterable[Placed]) -> tuple[Placed, ...]:
     return tuple(device._replace(multifunction=len(devices) > 1 and device.function == 0) for device in devices)
 
 
-# -- bus numbers -----------------------------------------------------------------------------------------
-
-
 def _numbers(expanders: Sequence[Expander], topology: GuestTopology) -> Sequence[int | None] | None:
     """Return the bus number of each, None for the guest's own root; None if there are too few."""
     taken = list(_untouched(expanders, topology))
@@ -194,9 +191,6 @@ def placed_on(expanders: Iterable[Expander]) -> Iterator[Placed]:
 def moved(expanders: Iterable[Expander]) -> Iterator[Placed]:
     """Yield those that get another address in the guest than they have had."""
     return (placed for placed in placed_on(expanders) if placed.was and not placed.stays)
-
-
-# -- why -------------------------------------------------------------------------------------------------
 
 
 def choices(buses: Sequence[Expander], *, nccl: bool = False) -> Iterator[Choice]:

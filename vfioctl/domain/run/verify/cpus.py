@@ -34,9 +34,8 @@ def cpu_facts(subject: Subject, qemu: Qemu) -> Iterator[VerifiedFact]:
     vcpus, io_threads = _by_number(_VCPU, qemu.threads), _by_number(_IO_THREAD, qemu.threads)
     domain = subject.domain
     pins: dict[int, Cpus] = {vcpu: domain.pins.get(vcpu, domain.other_cpus) for vcpu in _vcpu_numbers(domain)}
-    io_pins: dict[int, Cpus] = {
-        iothread: domain.iothread_pins.get(iothread, domain.other_cpus) for iothread in sorted(domain.iothreads)[:MOST]
-    }
+    ids = sorted(domain.iothreads)[:MOST]
+    io_pins: dict[int, Cpus] = {iothread: domain.iothread_pins.get(iothread, domain.other_cpus) for iothread in ids}
     emulator = domain.emulator_pin or domain.other_cpus
     together = any(thread.name == _ALL_VCPUS for thread in qemu.threads)
     for vcpu, cpus in pins.items():

@@ -102,9 +102,6 @@ def _facts(wanted: Wanted, cell: int | None, address: str, values: Mapping[str, 
             yield unknown(Area.GUEST, what, f"x{wanted.link}", "the guest does not report it")
 
 
-# -- addresses ---------------------------------------------------------------------------------------------
-
-
 def _numbered(domain: Domain, ask: Ask) -> Mapping[int, int]:
     """Return the guest's bus number of each PCI controller, by its index, as far as the guest reports them."""
     controllers = domain.controller_of_bus
