@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from xml.etree.ElementTree import Element
 
 from vfioctl.domain.document.values import ballooned
 from vfioctl.domain.document.xml import Document
@@ -24,55 +23,28 @@ def reported(
     `withheld`: devices that the guest does not see. `kinds`: the CPUs by kind of core. `unread`: disk images without a
     known base, each with the reason.
     """
-    yield from _withheld(withheld)
-    yield from _ballooned(document) if layout.expanders else ()
-    yield from _without_display(document.root)
-    yield from _beyond_bios(document.root, layout)
-    yield from _mixed(kinds)
-    yield from (Choice("disk image", name, "its base is not known", weaker=why) for name, why in unread.items())
-    yield from _behind_smmu(document.root)
-
-
-def _withheld(devices: Sequence[str]) -> Iterator[Choice]:
-    """Yield a choice for devices that stay without a PCI address in the guest, as the XML asks for."""
-    if devices:
+    root = document.root
+    if withheld:  # they stay without a PCI address in the guest, as the XML asks for
         weaker = "the guest does not see them; remove their <address type='unassigned'/> to give them to it"
-        yield Choice("devices withheld from the guest", some_of(devices), "their address is unassigned", weaker=weaker)
-
-
-def _ballooned(document: Document) -> Iterator[Choice]:
-    if size := ballooned(document.root):
+        yield Choice("devices withheld from the guest", some_of(withheld), "their address is unassigned", weaker=weaker)
+    size = ballooned(root)
+    if size and layout.expanders:
         weaker = f"{exact_size(size)}; the host cannot use the rest, because VFIO pins it all"
         yield Choice("memory that the guest starts with", exact_size(size), "<currentMemory> stays", weaker=weaker)
-
-
-def _without_display(root: Element) -> Iterator[Choice]:
-    """Yield a choice for graphics on which nothing is ever seen: the only display would be a mediated device's."""
     is_shown = root.find("devices/hostdev[@display='on']") is not None
     has_no_video = root.find("devices/video/model[@type='none']") is not None
     if root.find("devices/graphics") is not None and has_no_video and not is_shown:
         weaker = "nothing is ever seen on the domain's <graphics>: no device of it shows a display there"
         yield Choice("display", "none", "only a mediated device can show one, with --display", weaker=weaker)
-
-
-def _beyond_bios(root: Element, layout: Layout) -> Iterator[Choice]:
-    """Yield a choice for BARs that SeaBIOS, which a domain on x86 without other firmware has, gives no addresses."""
     has_efi = root.find("os[@firmware='efi']") is not None or root.find("os/loader") is not None
     if layout.is_x86 and layout.hole and not has_efi:
         weaker = "SeaBIOS may find no addresses for such large BARs: take a template with UEFI, such as compute-linux"
         yield Choice("firmware", "SeaBIOS", "the template asks for no other", weaker=weaker)
-
-
-def _behind_smmu(root: Element) -> Iterator[Choice]:
-    """Yield a choice for devices behind an SMMUv3 that QEMU emulates alone (hw/arm/smmuv3.c)."""
-    if root.find("devices/iommu[@model='smmuv3']") is not None:
-        weaker = "QEMU refuses devices of the host behind it, unless a newer one has <driver accel='on'/> and iommufd"
-        yield Choice("vIOMMU", "smmuv3", "as asked for", weaker=weaker)
-
-
-def _mixed(kinds: Mapping[str, Sequence[int]]) -> Iterator[Choice]:
-    """Yield a choice for vCPUs on cores of several kinds, which a guest takes for alike."""
-    if len(kinds) > 1:
+    if len(kinds) > 1:  # the guest takes them for alike
         named = "; ".join(f"CPUs {format_cpu_list(cpus)}: {kind}" for kind, cpus in kinds.items())
         weaker = "some vCPUs are slower, and the guest does not see which; a claim of CPUs of one kind avoids this"
         yield Choice("kinds of cores", named, "they are free, and near the devices", weaker=weaker)
+    yield from (Choice("disk image", name, "its base is not known", weaker=why) for name, why in unread.items())
+    if root.find("devices/iommu[@model='smmuv3']") is not None:  # which QEMU emulates alone (hw/arm/smmuv3.c)
+        weaker = "QEMU refuses devices of the host behind it, unless a newer one has <driver accel='on'/> and iommufd"
+        yield Choice("vIOMMU", "smmuv3", "as asked for", weaker=weaker)

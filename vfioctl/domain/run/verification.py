@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from shlex import quote
 
@@ -39,7 +39,9 @@ def verified(kernel: Reader, uri: str, domain: DomainXml, *, guest: bool) -> Ver
     else:
         facts += cpu_facts(subject, qemu)
         facts += memory_facts(subject, qemu)
-        groups = _groups(kernel, {*subject.domain.host_devices, *devices_given(qemu.arguments)})
+        devices = {*subject.domain.host_devices, *devices_given(qemu.arguments)}
+        paths = {device: f"{PCI_DEVICES if ':' in device else MDEV_DEVICES}/{device}" for device in devices}
+        groups = {device: link_name(kernel, f"{path}/iommu_group") for device, path in paths.items()}
         facts += device_facts(subject, qemu.arguments, groups, partial(open_groups, kernel, qemu.pid))
     if domain.defined:
         facts += definition_facts(subject, Domain(parse(domain.defined)))
@@ -58,11 +60,6 @@ def _state(facts: Sequence[VerifiedFact]) -> State:
         return State.DIFFERS
     seen = any(fact.state is State.OK and fact.area in (Area.CPUS, Area.MEMORY) for fact in facts)
     return State.OK if seen else State.UNKNOWN
-
-
-def _groups(kernel: Reader, devices: Collection[str]) -> Mapping[str, str]:
-    paths = {device: f"{PCI_DEVICES if ':' in device else MDEV_DEVICES}/{device}" for device in devices}
-    return {device: link_name(kernel, f"{path}/iommu_group") for device, path in paths.items()}
 
 
 def _in_guest(kernel: Reader, uri: str, domain: DomainXml, subject: Subject) -> Iterator[VerifiedFact]:

@@ -39,7 +39,8 @@ def widest_core(topology: Topology) -> int:
 
 def even_width(topology: Topology) -> int:
     """Return the number of threads of each core; 1 if they have different numbers, which no guest's cores show."""
-    return widest_core(topology) if _is_even(topology.cores) else 1
+    is_even = len({len(core.cpus) for core in topology.cores}) <= 1
+    return widest_core(topology) if is_even else 1
 
 
 def needed(vcpus: int, smt: Smt, topology: Topology) -> int:
@@ -58,7 +59,8 @@ def pin(cpus: Collection[int], vcpus: int, smt: Smt, topology: Topology, *, has_
 
     `has_dies`: whether the guest's sockets can have several dies.
     """
-    cores = sorted({topology.core_of[cpu] for cpu in cpus if cpu in topology.core_of}, key=_order)
+    known = {topology.core_of[cpu] for cpu in cpus if cpu in topology.core_of}
+    cores = sorted(known, key=lambda core: (core.node, _cache(core), core.cpus))
     by_node, groups = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
     threads: list[int] = []
     in_part = set()
@@ -79,16 +81,8 @@ def pin(cpus: Collection[int], vcpus: int, smt: Smt, topology: Topology, *, has_
     )
 
 
-def _order(core: Core) -> tuple[int, int, tuple[int, ...]]:
-    return core.node, _cache(core), core.cpus
-
-
 def _cache(core: Core) -> int:
     return -1 if core.cache is None else core.cache
-
-
-def _is_even(cores: Iterable[Core]) -> bool:
-    return len({len(core.cpus) for core in cores}) <= 1
 
 
 def _shape(

@@ -122,7 +122,8 @@ def _ordinary(
             raise NoCapacity(f"the nodes have too little free memory: {have}, {units} MiB are needed{per_node}")
         weaker = f"there is too little free memory now: {have}"
     elif unknown := [node for node in vcpus if node not in free]:
-        weaker = weaker or f"how much memory is free is not known on {_nodes(unknown)}"
+        nodes = ", ".join(f"node {node}" for node in unknown)
+        weaker = weaker or f"how much memory is free is not known on {nodes}"
     by_node = {node: number * ORDINARY for node, number in shares.items()}
     return _found(by_node, vcpus, None, "without hugepages", refused, weaker)
 
@@ -172,7 +173,3 @@ def _amount(size: int) -> str:
 def _have(free: Mapping[int, int], size: int) -> str:
     pages = f"free pages of {format_size(size)}" if size in _NAMES else "MiB free"
     return ", ".join(f"node {node} has {number} {pages}" for node, number in free.items())
-
-
-def _nodes(nodes: Sequence[int]) -> str:
-    return ", ".join(f"node {node}" for node in nodes)

@@ -53,17 +53,13 @@ def device_facts(
 
 
 def _others(
-    devices: Collection[str],
-    with_it: Collection[str],
-    groups: Mapping[str, str],
-    opened: Collection[str] | None,
-    remedy: str,
+    devices: Sequence[str], with_it: set[str], groups: Mapping[str, str], opened: Collection[str] | None, remedy: str
 ) -> Iterator[VerifiedFact]:
     """Yield a fact for each device that the document does not name, unless it was detached: its group is not open.
 
     `with_it`: the groups of its other devices, which must be open, else the open files say nothing.
     """
-    tells = opened is not None and set(with_it) - {""} <= set(opened)
+    tells = opened is not None and with_it - {""} <= set(opened)
     for device in devices:
         what, group = f"{device} on QEMU's command line", groups.get(device, "")
         if group and group not in with_it and group in (opened or ()):
