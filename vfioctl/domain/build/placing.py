@@ -13,9 +13,11 @@ from vfioctl.claims.model.claim import Claim
 from vfioctl.domain.build.layout.cpus import needed
 from vfioctl.domain.build.layout.devices import parent_of
 from vfioctl.domain.build.layout.memory import by_room
+from vfioctl.domain.document.needs import hugepages_by_node, ordinary_by_node
+from vfioctl.domain.document.reader import read_domain
 from vfioctl.domain.model.libvirt import NOBODY, URI, DomainXml, Others, known_as
 from vfioctl.domain.model.spec import DomainSpec, Policy
-from vfioctl.domain.probe.domains import Domains
+from vfioctl.domain.probe.domains import Domains, read_libvirt
 from vfioctl.domain.probe.host import read_free_memory
 from vfioctl.errors import BadSpec, NoCapacity, UnknownDevice, some_of
 from vfioctl.inventory.api import InventoryApi
@@ -23,7 +25,7 @@ from vfioctl.inventory.model.numa_affinity import above
 from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.kernel.libvirt.domains import SOCKETS
 from vfioctl.placement.api import why_not_isolated
-from vfioctl.placement.model.capacity import Capacity, Context, HugepagePool
+from vfioctl.placement.model.capacity import Capacity, Context
 from vfioctl.placement.model.placement import Placement
 from vfioctl.session import Session
 from vfioctl.units import format_cpu_list
@@ -31,6 +33,8 @@ from vfioctl.units import format_cpu_list
 _NO_CPUS = 0
 _NOT_MEANT = "not meant"
 _GUEST = "vm"
+_ORDINARY = 0
+"""The size under which ordinary pages are kept."""
 
 
 class Placing:
@@ -203,16 +207,10 @@ def _node_sources(device: Subject, capacity: Capacity) -> Iterator[str]:
         yield from (physical.address.slot,) if physical else ()
 
 
-_ORDINARY = 0
-
-
 def with_own_usage(domain: DomainXml, others: Others) -> Others:
     """Return what other domains have, with what this one uses itself while it runs. Raises BadDocument."""
     if not domain.live:
         return others
-    from vfioctl.domain.document.needs import hugepages_by_node, ordinary_by_node
-    from vfioctl.domain.document.reader import read_domain
-
     document, memory = read_domain(domain.live), Counter[tuple[int, int]]()
     for node, size, pages in hugepages_by_node(document):
         memory[node, size] += size * pages
@@ -223,12 +221,9 @@ def with_own_usage(domain: DomainXml, others: Others) -> Others:
 
 def without_own_usage(capacity: Capacity, others: Others) -> Capacity:
     """Return the host as if the domain did not run: its hugepages are free."""
-    return replace(capacity, hugepages=tuple(_with_own(pool, others) for pool in capacity.hugepages))
-
-
-def _with_own(pool: HugepagePool, others: Others) -> HugepagePool:
-    own = others.own_memory.get((pool.node, pool.size), 0) // pool.size
-    return replace(pool, free=min(pool.total, pool.free + own)) if own else pool
+    owns = [(pool, others.own_memory.get((pool.node, pool.size), 0) // pool.size) for pool in capacity.hugepages]
+    pools = (replace(pool, free=min(pool.total, pool.free + own)) if own else pool for pool, own in owns)
+    return replace(capacity, hugepages=tuple(pools))
 
 
 def free_without_own_usage(free: Mapping[int, int], others: Others) -> Mapping[int, int]:
@@ -241,10 +236,7 @@ def read_others(session: Session, *without: str, connect: str = "") -> Others:
     uri = Domains(session).uri(connect)
     if uri == URI and not connect and not any(map(session.kernel.has, SOCKETS)):
         return NOBODY
-    from vfioctl.claims.api import ClaimsApi
     from vfioctl.domain.document.other_domains import others_in
-    from vfioctl.domain.probe.domains import read_libvirt
-    from vfioctl.inventory.api import InventoryApi
 
     owners = {f"vm/{name}" for name in without}
     online = InventoryApi(session).online_cpus()

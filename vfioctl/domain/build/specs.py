@@ -26,7 +26,7 @@ def read_spec(options: Mapping[str, Any], file: Path | None) -> DomainSpec:
 
 
 def spec_of(options: Mapping[str, Any], content: Mapping[str, Any], file: Path | None) -> DomainSpec:
-    """Return the spec of a file that was read, if there is one; `said`: its content."""
+    """Return the spec of a file that was read, if there is one; `content`: what is in it."""
     if any(name in options for name in SOURCES):
         content = {name: value for name, value in content.items() if name not in SOURCES}
     if file is None and (plain := read_words(DomainSpec, options)):

@@ -13,7 +13,7 @@ from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.model.claim import Claim
 from vfioctl.domain.document.needs import Needs, needs_nothing, needs_of
 from vfioctl.domain.model.libvirt import is_elsewhere
-from vfioctl.domain.probe.domains import Domains, Known, stop_command
+from vfioctl.domain.probe.domains import Domains, stop_command
 from vfioctl.domain.run.claims import Held, RunClaims
 from vfioctl.errors import BadSpec, ClaimConflict, DeviceInUse, StalePlan, UnknownDomain, VerifyError, VfioctlError
 from vfioctl.signals import deferred
@@ -80,9 +80,8 @@ class Lifecycle:
 
     def preview(self, name: str, *, connect: str = "") -> Preview:
         """Return what `start` would do. Raises what that raises before it changes anything."""
-        uri, known = self._find(name, connect)
-        needs = self._needs(known)
-        if known.domain.is_active:
+        uri, needs, runs = self._find(name, connect)
+        if runs:
             return Preview(needs.name, uri, needs, runs_already=True)
         return self.preview_of(needs, connect=connect)
 
@@ -104,15 +103,15 @@ class Lifecycle:
 
         Raises UnknownDomain; what `RunClaims.take` raises; and libvirt's errors, after which the claims are given back.
         """
-        uri, known = self._find(name, connect)
-        needs, holding = self._needs(known), RunClaims(self._session, uri)
-        if known.domain.is_active:
+        uri, needs, runs = self._find(name, connect)
+        holding = RunClaims(self._session, uri)
+        if runs:
             made = holding.made_for(needs)
             kept = tuple(claim for claim in holding.of(needs) if claim not in made)
             return Started(needs.name, uri, kept, made, ran_already=True)
         held = holding.take(needs, progress=progress)
         try:
-            if self._needs(self._find(name, connect)[1]) != needs:
+            if self._find(name, connect)[1] != needs:
                 raise StalePlan(f"domain {needs.name} was changed while its devices were bound", hint="start it again")
             with deferred():  # an interrupt comes when libvirt has answered, so that what it has done is known
                 self._kernel.tell_libvirt(uri, "start", needs.name)
@@ -183,13 +182,12 @@ class Lifecycle:
     def _stoppable(self, name: str, connect: str) -> tuple[str, Needs, bool]:
         """Return libvirt's URI, a domain's needs, and whether it runs; also for one of which only claims are left."""
         try:
-            uri, known = self._find(name, connect)
+            return self._find(name, connect)
         except UnknownDomain:
             uri, gone = self._uri(connect), needs_nothing(name)
             if not RunClaims(self._session, uri).made_for(gone):
                 raise
             return uri, gone, False
-        return uri, self._needs(known), known.domain.is_active
 
     def _request_end(self, uri: str, name: str, order: str) -> None:
         """Ask libvirt to end a domain, which may have ended by itself meanwhile. Raises libvirt's errors."""
@@ -216,11 +214,10 @@ class Lifecycle:
             raise BadSpec(f"{uri} is on another machine, whose devices cannot be claimed here", hint="run it there")
         return uri
 
-    def _find(self, name: str, connect: str) -> tuple[str, Known]:
-        return self._uri(connect), self._domains.find(name, connect)
-
-    def _needs(self, known: Known) -> Needs:
-        return needs_of(known.domain.defined or known.domain.live)
+    def _find(self, name: str, connect: str) -> tuple[str, Needs, bool]:
+        """Return libvirt's URI, what a domain needs when it starts the next time, and whether it runs."""
+        uri, domain = self._uri(connect), self._domains.find(name, connect).domain
+        return uri, needs_of(domain.defined or domain.live), domain.is_active
 
     def _runs(self, uri: str, name: str) -> bool:
         return bool(self._kernel.ask_libvirt(uri, "is_running", name))
