@@ -33,8 +33,6 @@ class DomainApi:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    # -- building ----------------------------------------------------------------------------------
-
     def spec(self, values: Mapping[str, Any], file: Path | None = None) -> DomainSpec:
         """Return a spec: the content of a TOML or YAML file, with what is given in its place. Raises BadSpec."""
         from vfioctl.domain.build.specs import read_spec
@@ -81,8 +79,6 @@ class DomainApi:
         domain = self.domains.find(name, connect).domain
         return verified(self._session.kernel, self.domains.uri(connect), domain, guest=guest)
 
-    # -- fleets --------------------------------------------------------------------------------------
-
     def fleet(self, file: Path) -> FleetSpec:
         """Return the fleet that a TOML or YAML file describes. Raises BadSpec."""
         from vfioctl.domain.build.specs import read_fleet
@@ -95,8 +91,6 @@ class DomainApi:
         from vfioctl.domain.define.fleet import Fleets
 
         return Fleets(self._session)
-
-    # -- checking ----------------------------------------------------------------------------------
 
     def check(
         self, text: str | bytes, *, host: bool = True, version: tuple[int, ...] | None = None, connect: str = ""
@@ -117,8 +111,6 @@ class DomainApi:
         from vfioctl.domain.check.checker import defined
 
         return defined(self._session.kernel, connect, name)
-
-    # -- libvirt's domains ---------------------------------------------------------------------------
 
     @cached_property
     def domains(self) -> Domains:

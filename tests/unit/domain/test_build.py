@@ -13,10 +13,10 @@ from tests.unit.conftest import Run
 from vfioctl.core.limits import read_document
 from vfioctl.domain.build import nccl
 from vfioctl.domain.build.build import DomainBuilder
-from vfioctl.domain.build.confidential import refuse_elsewhere
 from vfioctl.domain.build.layout.devices import address_space
 from vfioctl.domain.build.layout.memory import divide
 from vfioctl.domain.build.layout.pci import MOST_PORTS, expanders
+from vfioctl.domain.build.limits import refuse_elsewhere
 from vfioctl.domain.check.rules.check import check
 from vfioctl.domain.document.templates import read_template, templates
 from vfioctl.domain.document.tree import remove

@@ -15,12 +15,12 @@ from tests.hosts.machines import unhurried
 from tests.hosts.servers import Node, asking, gpus_of, server
 from vfioctl.core.limits import read_document
 from vfioctl.domain.build.compose import composed
-from vfioctl.domain.build.confidential import refuse_elsewhere, without_hugepages
 from vfioctl.domain.build.layout.cpus import needed
 from vfioctl.domain.build.layout.devices import devices_of
 from vfioctl.domain.build.layout.layout import Host, lay_out
 from vfioctl.domain.build.layout.memory import free_pages
 from vfioctl.domain.build.layout.pci import BUSES
+from vfioctl.domain.build.limits import refuse_elsewhere, without_hugepages
 from vfioctl.domain.check.checker import judged
 from vfioctl.domain.document.guest_topology import read_topology
 from vfioctl.domain.document.reader import Domain

@@ -11,13 +11,12 @@ from vfioctl.claims.model.claim import Claim
 from vfioctl.claims.model.passthrough_devices import devices_of as devices_named
 from vfioctl.claims.model.passthrough_devices import managed_devices_of, subject_of, withheld_in
 from vfioctl.domain.build.compose import composed
-from vfioctl.domain.build.confidential import refuse_elsewhere, refuse_several, without_hugepages
 from vfioctl.domain.build.layout.cpus import widest_core
 from vfioctl.domain.build.layout.devices import devices_of
 from vfioctl.domain.build.layout.layout import Host, lay_out
 from vfioctl.domain.build.layout.pci import placed_on
+from vfioctl.domain.build.limits import refuse_elsewhere, refuse_several, reported, without_hugepages
 from vfioctl.domain.build.placing import Placing, free_without_own_usage, relevant_nodes, without_own_usage
-from vfioctl.domain.build.reports import reported
 from vfioctl.domain.document.guest_topology import read_topology
 from vfioctl.domain.document.needs import refuse_foreign_claim
 from vfioctl.domain.document.reader import Domain

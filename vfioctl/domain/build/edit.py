@@ -74,10 +74,7 @@ def _refuse_lost_hugepages(before: Domain, built: Built) -> None:
 
 
 def compared(session: Session, domain: DomainXml, others: Others) -> Comparison:
-    """Return where a domain differs from what would be built.
-
-    Raises BadSpec for one without devices of the host, ClaimConflict and NoCapacity if it could not be built now.
-    """
+    """Return where a domain is not as it would be built. Raises BadSpec without devices, ClaimConflict, NoCapacity."""
     document = read_domain(domain.xml)
     if not document.host_devices:
         raise BadSpec(f"domain {domain.name} has no device of the host", hint="vfioctl domain edit gives it some")
@@ -125,10 +122,7 @@ def _counts(difference: Difference) -> bool:
 
 
 def options_of(domain: Domain, width: Callable[[], int], cpus: int = 0) -> DomainSpec:
-    """Return the spec of a domain, for the devices that it has.
-
-    `width`: the threads of a core of the host. `cpus`: the vCPUs that it is to have; 0 for those that it has.
-    """
+    """Return the spec of a domain as it is. `width`: threads of a core of the host. `cpus`: as for `options_now`."""
     options, is_built = dict(domain.mark.options), bool(domain.mark.template)
     vcpus = 0 if domain.one("vcpu") is None else domain.vcpus or 0
     return DomainSpec(

@@ -72,10 +72,7 @@ def _seen(layout: Layout, inventory: Inventory) -> Iterator[_Seen]:
 
 
 def _switch(function: Function, inventory: Inventory) -> str:
-    """Return the upstream port of the switch that a function is behind; empty if it is at a root port.
-
-    A downstream port is directly above the function, then the upstream port, and then at least a root port.
-    """
+    """Return a switch's upstream port, which is above the port above the function; empty if it is at a root port."""
     bridges = list(above(function, inventory))
     return bridges[1].address if len(bridges) > 2 else ""
 

@@ -38,10 +38,7 @@ _ORDINARY = 0
 
 
 class Placing:
-    """One domain on one host. `claim`: the one that the spec names. `own`: devices that its document has already.
-
-    `realtime`: whether its vCPUs have a realtime scheduler.
-    """
+    """One domain on one host. `claim`: the one that the spec names. `own`: devices that its document has already."""
 
     def __init__(
         self,

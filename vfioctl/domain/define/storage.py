@@ -47,10 +47,7 @@ class Provided(NamedTuple):
 
 
 def provided(kernel: Reader, uri: str, domain: FleetDomain) -> Provided:
-    """Return a domain's spec with its disk images, which come before its other disks, and its seed.
-
-    Raises BadSpec for files, pools and bases that cannot be used; HostError if libvirt cannot be asked.
-    """
+    """Return a domain's spec with its disk images, before its other disks, and its seed. Raises BadSpec, HostError."""
     spec = domain.spec
     if not (domain.images or domain.cloud_init):
         return Provided(spec, None)
@@ -95,9 +92,6 @@ def _seed(domain: FleetDomain) -> Seed | None:
     return Seed(**names, user_data=settings.user_data, network_config=settings.network_config, sha256=digest_of(files))
 
 
-# -- planning ----------------------------------------------------------------------------------------
-
-
 def planned_volumes(kernel: Reader, uri: str, storage: Storage) -> tuple[list[Change], tuple[str, ...]]:
     """Return the changes that create what is not there yet, the seed first; and notes on what is there already.
 
@@ -134,9 +128,6 @@ def _seeds(kernel: Reader, uri: str, storage: Storage) -> Iterator[Change]:
 def _change(kind: str, uri: str, pool: str, volume: str, before: str, after: str) -> Change:
     name = volume_name(uri, pool, volume)
     return Change(kind=kind, name=name, subject=volume_subject(volume), before=before, after=after)
-
-
-# -- shared disks --------------------------------------------------------------------------------------
 
 
 def written_by(texts: tuple[str, ...]) -> frozenset[str]:
@@ -188,9 +179,6 @@ def _disks(reader: DiskImages, name: str, provided: Provided) -> Iterator[_Disk]
         words = f"disk image {provided.storage.pool}/{image.name}" if provided.storage and image else f"disk {path}"
         files = files_of(reader, image_path(path), image_path(image.base) if image and image.base else "")
         yield _Disk(name, words, files, image is not None)
-
-
-# -- cloud-init ----------------------------------------------------------------------------------------
 
 
 def refuse_user_data(path: str, content: bytes) -> None:

@@ -167,10 +167,7 @@ class RunClaims:
             self._claims.await_maker(claim.id)
 
     def give_back(self, needs: Needs, *, progress: Progress | None = None) -> tuple[Claim, ...]:
-        """Release the claims that were made for the time that the domain runs.
-
-        Raises the first error after trying all of them.
-        """
+        """Release the claims that were made for the domain's run. Raises the first error after trying all of them."""
         return self._release(self.made_for(needs), progress)
 
     def _release(self, claims: Sequence[Claim], progress: Progress | None) -> tuple[Claim, ...]:
