@@ -66,8 +66,9 @@ class Session:
 
         migrations = [m for row in self.subsystems if row.migrations for m in import_object(row.migrations)]
         own, public = self.ledger == LEDGER, self._public
-        return Store(self.ledger, migrations, own_directory=own, published=public, machine_id=self._machine_id)
+        return Store(self.ledger, migrations, own_directory=own, published=public, machine_id=lambda: self._machine_id)
 
+    @cached_property
     def _machine_id(self) -> str:
         """Return the host's machine-id; empty if it has none, or not yet (machine-id(5))."""
         text = text_of(self.kernel, MACHINE_ID)

@@ -20,6 +20,7 @@ from tests.hosts.machines import function, inventory_of
 from vfioctl.errors import KernelRefused
 from vfioctl.inventory.model.holders import HolderKind, Holders
 from vfioctl.inventory.probe.holders import read_holders
+from vfioctl.inventory.probe.processes import Processes
 from vfioctl.kernel.captured.host import Captured
 from vfioctl.kernel.live import process_files, processes
 from vfioctl.kernel.live.host import Live
@@ -326,7 +327,7 @@ GPU = function("0000:01:00.0")
 
 
 def look(kernel: Live) -> Holders:
-    return read_holders(kernel, [GPU], inventory_of(GPU))
+    return read_holders(kernel, [GPU], inventory_of(GPU), Processes(kernel))
 
 
 def test_a_process_is_found_with_its_name_and_user(tmp_path: Path) -> None:
