@@ -20,12 +20,10 @@ from vfioctl.errors import BadSpec, VfioctlError
 app = group_app("claim")
 
 
-@app.callback(
-    epilog="""[bold]Examples[/]
+@app.group_with_examples("""
   vfioctl claim create --owner vm/web1 --gpus 1 --simulate hgx8
   vfioctl claim list --simulate hgx8
-  vfioctl place --gpus 2 --numa same --simulate hgx8""",
-)
+  vfioctl place --gpus 2 --numa same --simulate hgx8""")
 def claim() -> None:
     """Claim GPUs for a VM, a container or a user, and release them.
 
@@ -34,15 +32,12 @@ def claim() -> None:
     """
 
 
-@app.command(
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples("""
   vfioctl claim create --owner vm/web1 --gpus 1 --simulate hgx8
   vfioctl claim create --owner vm/db1 --device gpu3 --cpus 16 --key db1 --simulate hgx8
   vfioctl claim create --owner vm/db1 --gpus 2 --dry-run --simulate hgx8
   vfioctl claim create --owner vm/vdi1 --vfs 2 --of MI300X --simulate mi300x-vf
-  vfioctl claim create --owner pod/ml/train-0/main --gpus 2 --numa same --ttl 2h --json --simulate hgx8""",
-)
+  vfioctl claim create --owner pod/ml/train-0/main --gpus 2 --numa same --ttl 2h --json --simulate hgx8""")
 @wish_options()
 def create(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
@@ -110,12 +105,9 @@ def list_claims(
         emit("No claims." if everything else "No claims now; claim list --all lists those that have ended.")
 
 
-@app.command(
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples("""
   vfioctl claim create --owner vm/web1 --gpus 1 --key web1 --simulate hgx8
-  vfioctl claim show CLAIM --json --simulate hgx8""",
-)
+  vfioctl claim show CLAIM --json --simulate hgx8""")
 def show(ctx: typer.Context, name: ClaimId, *, as_json: AsJson = False) -> None:
     """Show one claim: its devices, their device files, and its events."""
     api = ClaimsApi(opened(ctx))
@@ -146,13 +138,10 @@ def watch(ctx: typer.Context, *, as_json: AsJson = False) -> None:
             emit(event_line(event, devices))
 
 
-@app.command(
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples("""
   vfioctl claim release CLAIM --simulate hgx8
   vfioctl claim release CLAIM --dry-run --simulate hgx8
-  vfioctl claim release --stale --simulate hgx8""",
-)
+  vfioctl claim release --stale --simulate hgx8""")
 def release(
     ctx: typer.Context,
     names: Annotated[
@@ -211,12 +200,9 @@ def release(
         raise failed
 
 
-@app.command(
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples("""
   vfioctl claim renew CLAIM --ttl 1h --simulate hgx8
-  vfioctl claim renew CLAIM --ttl never --simulate hgx8""",
-)
+  vfioctl claim renew CLAIM --ttl never --simulate hgx8""")
 def renew(
     ctx: typer.Context,
     name: ClaimId,

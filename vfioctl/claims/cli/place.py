@@ -7,21 +7,18 @@ import typer
 from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.cli.options import Wish, default_owner, wish_options
 from vfioctl.console.choice import opened
-from vfioctl.console.lazy import Command
+from vfioctl.console.lazy import App
 from vfioctl.console.options import AsJson
 from vfioctl.console.output import draw, emit_document, width
 
-app = typer.Typer(add_completion=False)
+app = App(add_completion=False)
 
 
-@app.command(
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples("""
   vfioctl place --gpus 2 --cpus 16 --simulate hgx8
   vfioctl place --gpus 4 --numa same --memory-min 80GB --simulate hgx8 --json
   vfioctl place --device gpu1 --cpus 4 --simulate workstation
-  vfioctl place --vgpu A2-4C=2 --simulate a2""",
-)
+  vfioctl place --vgpu A2-4C=2 --simulate a2""")
 @wish_options("ttl")
 def place(
     ctx: typer.Context,

@@ -9,7 +9,7 @@ import typer
 from vfioctl.claims.api import ClaimsApi
 from vfioctl.console.changes import agree_on_terminal, progress_lines, reporting
 from vfioctl.console.choice import on_this_host, opened
-from vfioctl.console.lazy import Command
+from vfioctl.console.lazy import App
 from vfioctl.console.options import AsJson, DryRun, Yes
 from vfioctl.console.output import draw, emit, emit_document, say
 from vfioctl.errors import Drift
@@ -18,16 +18,13 @@ if TYPE_CHECKING:
     from vfioctl.claims.model.difference import Difference, Reconciled
     from vfioctl.claims.reconcile.reconcile import Fixed
 
-app = typer.Typer(add_completion=False)
+app = App(add_completion=False)
 
 
-@app.command(
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples("""
   vfioctl reconcile --simulate hgx8
   vfioctl reconcile --fix --dry-run --simulate hgx8
-  vfioctl reconcile --fix --yes --json --simulate hgx8""",
-)
+  vfioctl reconcile --fix --yes --json --simulate hgx8""")
 def reconcile(
     ctx: typer.Context,
     *,

@@ -20,11 +20,9 @@ from vfioctl.errors import BadDocument, BadSpec
 app = group_app("cdi")
 
 
-@app.callback(
-    epilog="""[bold]Examples[/]
+@app.group_with_examples("""
   vfioctl cdi generate --all --dry-run --simulate hgx8
-  vfioctl cdi list --simulate hgx8""",
-)
+  vfioctl cdi list --simulate hgx8""")
 def cdi() -> None:
     """Write, list and check CDI files, which name devices for container runtimes.
 
@@ -32,12 +30,9 @@ def cdi() -> None:
     """
 
 
-@app.command(
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples("""
   vfioctl cdi generate --all --dry-run --simulate hgx8
-  vfioctl cdi generate --all --node cdev --kind example.com/gpu --dry-run --simulate hgx8""",
-)
+  vfioctl cdi generate --all --node cdev --kind example.com/gpu --dry-run --simulate hgx8""")
 def generate(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,
     *,
@@ -116,12 +111,9 @@ def list_devices(ctx: typer.Context, *, as_json: AsJson = False) -> None:
     draw(cdi_table(files, claims, problem, width=width()))
 
 
-@app.command(
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples("""
   vfioctl cdi validate /var/run/cdi/vfioctl.json
-  vfioctl cdi validate /etc/cdi/gpus.json --json""",
-)
+  vfioctl cdi validate /etc/cdi/gpus.json --json""")
 def validate(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="CDI files in JSON.")], *, as_json: AsJson = False
 ) -> None:

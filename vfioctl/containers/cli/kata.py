@@ -9,7 +9,7 @@ import typer
 from vfioctl.claims.api import suggest_claims
 from vfioctl.claims.model.cdi import Node
 from vfioctl.console.choice import opened
-from vfioctl.console.lazy import Command, group_app
+from vfioctl.console.lazy import group_app
 from vfioctl.console.options import AsJson, completion
 from vfioctl.console.output import draw, emit_document, emit_file, say, width, write_whole
 from vfioctl.containers.api import ContainersApi
@@ -37,12 +37,9 @@ def kata() -> None:
     """Check and write the settings of Kata Containers for VFIO devices."""
 
 
-@app.command(
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples("""
   vfioctl kata config --simulate hgx8
-  vfioctl kata config --mode vfio --output 50-vfioctl.toml --simulate hgx8""",
-)
+  vfioctl kata config --mode vfio --output 50-vfioctl.toml --simulate hgx8""")
 def config(
     ctx: typer.Context,
     *,
@@ -65,12 +62,9 @@ def config(
     say(f"vfioctl: {output} is written; vfioctl kata check reports what else Kata needs")
 
 
-@app.command(
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples("""
   vfioctl kata check --simulate hgx8 || true
-  vfioctl kata check --simulate hgx8 --json || true""",
-)
+  vfioctl kata check --simulate hgx8 --json || true""")
 def check(
     ctx: typer.Context,
     *,

@@ -10,7 +10,7 @@ import typer
 from vfioctl.claims.api import suggest_claims
 from vfioctl.claims.model.cdi import Node
 from vfioctl.console.choice import opened
-from vfioctl.console.lazy import Command, group_app
+from vfioctl.console.lazy import group_app
 from vfioctl.console.options import AsJson, DryRun, completion
 from vfioctl.console.output import emit, emit_document, emit_file, say
 from vfioctl.containers.api import ContainersApi
@@ -27,12 +27,9 @@ def oci() -> None:
     """
 
 
-@app.command(
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples("""
   vfioctl oci inject /run/bundle --claim CLAIM --dry-run --simulate hgx8
-  vfioctl oci inject /run/bundle --claim CLAIM --node cdev --simulate hgx8""",
-)
+  vfioctl oci inject /run/bundle --claim CLAIM --node cdev --simulate hgx8""")
 def inject(
     ctx: typer.Context,
     bundle: Annotated[

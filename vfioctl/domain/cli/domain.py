@@ -27,12 +27,10 @@ MODULES = {
 """The modules that add the subcommands; only that of the one that is called is imported."""
 
 
-@app.callback(
-    epilog="""[bold]Examples[/]
+@app.group_with_examples("""
   vfioctl domain build ml1 --gpus 2 --cpus 16 --memory 64GiB --simulate hgx8
   vfioctl domain build ml1 --gpus 2 --explain --simulate hgx8
-  vfioctl domain build ml1 --gpus 1 --simulate hgx8 | vfioctl domain check - --simulate hgx8""",
-)
+  vfioctl domain build ml1 --gpus 1 --simulate hgx8 | vfioctl domain check - --simulate hgx8""")
 def domain() -> None:
     """Build, check and provision libvirt domains with GPUs."""
 

@@ -43,12 +43,9 @@ def hook() -> None:
     """
 
 
-@app.command(
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples("""
   vfioctl hook install
-  vfioctl hook install --command /usr/local/bin/vfioctl --dry-run""",
-)
+  vfioctl hook install --command /usr/local/bin/vfioctl --dry-run""")
 def install(
     ctx: typer.Context,
     *,
@@ -77,11 +74,8 @@ def remove(ctx: typer.Context, *, dry_run: DryRun = False, yes: Yes = False, as_
     carry_out(session, DomainApi(session).hook.plan_remove(), dry_run=dry_run, yes=yes, as_json=as_json)
 
 
-@app.command(
-    cls=Command,
-    epilog="""[bold]Examples[/]
-  virsh dumpxml web1 | vfioctl hook qemu web1 prepare begin -""",
-)
+@app.with_examples("""
+  virsh dumpxml web1 | vfioctl hook qemu web1 prepare begin -""")
 def qemu(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The domain's name.")],

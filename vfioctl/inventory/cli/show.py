@@ -6,21 +6,18 @@ import typer
 
 from vfioctl.console.changes import tell_unfinished
 from vfioctl.console.choice import opened
-from vfioctl.console.lazy import Command
+from vfioctl.console.lazy import App
 from vfioctl.console.options import AsJson, device_argument
 from vfioctl.console.output import draw, emit_document, width
 from vfioctl.inventory.api import InventoryApi, suggest_devices
 
-app = typer.Typer(add_completion=False)
+app = App(add_completion=False)
 
 
-@app.command(
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples("""
   vfioctl show gpu1 --simulate hgx8
   vfioctl show 0b:00.0 --simulate workstation
-  vfioctl show gpu7 --simulate mi300x --json""",
-)
+  vfioctl show gpu7 --simulate mi300x --json""")
 def show(
     ctx: typer.Context, device: Annotated[str, device_argument(suggest_devices)], *, as_json: AsJson = False
 ) -> None:

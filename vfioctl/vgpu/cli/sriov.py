@@ -22,12 +22,10 @@ Physical = Annotated[
 ]
 
 
-@app.callback(
-    epilog="""[bold]Examples[/]
+@app.group_with_examples("""
   vfioctl sriov set 00:02.0 4 --simulate laptop
   vfioctl sriov off 00:02.0 --simulate laptop
-  vfioctl sriov profile 03:00.0 vf2/exec_quantum_ms=10 --simulate xe"""
-)
+  vfioctl sriov profile 03:00.0 vf2/exec_quantum_ms=10 --simulate xe""")
 def sriov() -> None:
     """Set the number of VFs of a PF, and profiles of xe cards."""
 
@@ -75,12 +73,9 @@ def set_count(  # noqa: PLR0913 - one parameter for each option
     carry_out(session, plan, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
-@app.command(
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples("""
   vfioctl sriov set 00:02.0 4 --simulate laptop
-  vfioctl sriov off 00:02.0 --wait 60s --simulate laptop""",
-)
+  vfioctl sriov off 00:02.0 --wait 60s --simulate laptop""")
 def off(
     ctx: typer.Context,
     device: Physical,
@@ -98,12 +93,9 @@ def off(
     set_count(ctx, device, "0", foreign=foreign, wait=wait, dry_run=dry_run, as_json=as_json, yes=yes)
 
 
-@app.command(
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples("""
   vfioctl sriov profile 03:00.0 vf1/exec_quantum_ms=20 vf1/preempt_timeout_us=40000 --simulate xe
-  vfioctl sriov profile 03:00.0 pf/sched_priority=high --dry-run --simulate xe""",
-)
+  vfioctl sriov profile 03:00.0 pf/sched_priority=high --dry-run --simulate xe""")
 def profile(
     ctx: typer.Context,
     device: Physical,

@@ -27,12 +27,10 @@ Parent = Annotated[
 ]
 
 
-@app.callback(
-    epilog="""[bold]Examples[/]
+@app.group_with_examples("""
   vfioctl vgpu types --simulate a2
   vfioctl vgpu create A2-4C --count 2 --dry-run --simulate a2
-  vfioctl vgpu list --simulate l40s""",
-)
+  vfioctl vgpu list --simulate l40s""")
 def vgpu() -> None:
     """List, create and remove vGPUs.
 
@@ -41,13 +39,10 @@ def vgpu() -> None:
     """
 
 
-@app.command(
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples("""
   vfioctl vgpu types --simulate a2
   vfioctl vgpu types 41:00.0 --after L40S-12Q=2 --simulate l40s
-  vfioctl vgpu types --simulate xe --json""",
-)
+  vfioctl vgpu types --simulate xe --json""")
 def types(
     ctx: typer.Context,
     parent: Parent = None,
@@ -120,12 +115,9 @@ def list_vgpus(ctx: typer.Context, parent: Parent = None, *, as_json: AsJson = F
     draw(vgpu_table(instances, vgpus.warnings, reserved, width=width()))
 
 
-@app.command(
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples("""
   vfioctl vgpu show 41:00.5 --simulate l40s
-  vfioctl vgpu show 41:00.5 --simulate l40s --json""",
-)
+  vfioctl vgpu show 41:00.5 --simulate l40s --json""")
 def show(
     ctx: typer.Context,
     vgpu: Annotated[
