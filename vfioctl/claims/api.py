@@ -36,8 +36,6 @@ _PAUSE = 0.2
 class ClaimsApi(Lifecycle):
     """The claims of one host."""
 
-    # -- looking -----------------------------------------------------------------------------------
-
     @property
     def boot_id(self) -> str:
         """This boot's id; empty if the host does not report it."""
@@ -96,8 +94,6 @@ class ClaimsApi(Lifecycle):
         Raises BadSpec, NoCapacity.
         """
         return self._placement.free_vgpus(word, self.ledger.taken(but=but), exclude)
-
-    # -- creating ----------------------------------------------------------------------------------
 
     def place(
         self, request: ClaimRequest, *, but: Collection[str] = (), context: Context | None = None
@@ -168,8 +164,6 @@ class ClaimsApi(Lifecycle):
         claimed = self._followed(Claimed(held))
         over = draft.over_quota if draft else ""
         return claimed._replace(problem="; ".join(filter(None, [over, claimed.problem])))
-
-    # -- afterwards --------------------------------------------------------------------------------
 
     def await_maker(self, name: str) -> Claim:
         """Wait until no process makes a claim any more, and return it. Raises Busy, Unfinished."""

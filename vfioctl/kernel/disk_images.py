@@ -76,9 +76,6 @@ def _named_in(text: str) -> str:
     return name if isinstance(name, str) and "://" not in name and "\0" not in name else ""
 
 
-# -- seeds: small ISO 9660 images with up to three files -----------------------------------------------
-
-
 def seed_files(instance_id: str, hostname: str, user_data: str, network_config: str) -> dict[str, bytes]:
     """Return the files of a seed. `user_data`, `network_config`: the paths of two of them; the second may be empty.
 

@@ -109,9 +109,6 @@ def _encoded(path: str) -> bytes:
     return name
 
 
-# -- without openat2 -----------------------------------------------------------------------------------
-
-
 def _walk(root: int, path: str, *, follow_last: bool) -> int:
     """Follows the links itself: each component is opened in the directory before it, as what it is."""
     todo, opened, hops = deque(path.split("/")), [os.dup(root)], 0

@@ -32,8 +32,6 @@ class VgpuApi:
         self._session, self._kernel = session, session.kernel
         self._devices = InventoryApi(session)
 
-    # -- reading -----------------------------------------------------------------------------------
-
     def vgpus(self) -> Vgpus:
         """The cards that offer vGPUs, and all vGPUs; those that vfioctl did not create are foreign."""
         from vfioctl.vgpu.probe.scan import VgpuScan
@@ -76,8 +74,6 @@ class VgpuApi:
         from vfioctl.vgpu.lifecycle.holders import holders
 
         return holders(self._devices, self.vgpus, selectors, every=every)
-
-    # -- vGPUs -------------------------------------------------------------------------------------
 
     def plan_create(  # noqa: PLR0913 - one for each thing that can be asked for
         self,
@@ -199,8 +195,6 @@ class VgpuApi:
         vgpus = self.vgpus()
         return [instance_called(vgpus, word).id for word in words]
 
-    # -- VFs ---------------------------------------------------------------------------------------
-
     def plan_vfs(
         self,
         device: str,
@@ -241,8 +235,6 @@ class VgpuApi:
 
         return self._plan(ProfileIntent(devices=(address,), parameters=tuple(values)), inventory)
 
-    # -- what is created at boot -----------------------------------------------------------
-
     def persistent(self) -> tuple[str, ...]:
         """The definitions of what is created at boot: paths below /etc in the order of creation, damaged files last."""
         persistent, damaged = self._persistent()
@@ -280,8 +272,6 @@ class VgpuApi:
         from vfioctl.vgpu.probe.persistent import read_persistent
 
         return read_persistent(self._kernel, self.created())
-
-    # -- plans ---------------------------------------------------------------------------------------
 
     def replan(self, intent: Intent) -> Plan:
         return self._plan(intent)

@@ -66,8 +66,6 @@ class ClaimLedger:
         """`publish`: called after each transaction that changes what ordinary users may know."""
         self._store, self._publish = store, publish
 
-    # -- reading -----------------------------------------------------------------------------------
-
     def claims(self, *, live_only: bool = True) -> tuple[Claim, ...]:
         """Return the claims, the newest first. Raises StoreDamaged."""
         query = rows.LIVE if live_only else rows.ALL
@@ -118,8 +116,6 @@ class ClaimLedger:
         """Return whether a change for this claim is under way, or was interrupted."""
         query = "SELECT 1 FROM claim_change WHERE claim = ?"
         return self._store.read(lambda db: db.execute(query, (id_,)).fetchone() is not None, empty=False)
-
-    # -- writing -----------------------------------------------------------------------------------
 
     def reserve(
         self, make_draft: Callable[[Taken], Draft], request: str, key: str, moment: Moment
@@ -183,9 +179,6 @@ class ClaimLedger:
             verified(db, changed, moment)
         self._publish()
         return changed
-
-
-# -- inside a transaction ------------------------------------------------------------------------------
 
 
 def settle(
@@ -262,9 +255,6 @@ def _unused_id(db: sqlite3.Connection) -> str:
         identifier = os.urandom(4).hex()
         if db.execute("SELECT 1 FROM claim WHERE id = ?", (identifier,)).fetchone() is None:
             return identifier
-
-
-# -- for all commands --------------------------------------------------------------------------------
 
 
 def reservations(session: Session) -> tuple[Reservation, ...]:

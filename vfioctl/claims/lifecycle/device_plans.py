@@ -147,9 +147,6 @@ def _vgpus(session: Session) -> VgpuApi:
     return VgpuApi(session)
 
 
-# -- vGPUs that were lost --------------------------------------------------------------------------
-
-
 class MissingVgpus:
     """The vGPUs of claims that were lost, to a reboot or by hand, and whether they can be created as they were.
 

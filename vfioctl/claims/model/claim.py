@@ -171,9 +171,6 @@ class Event(NamedTuple):
     why: str
 
 
-# -- documents -----------------------------------------------------------------------------------------
-
-
 class Nodes(NamedTuple):
     """The device files of a claimed device, which a guest opens: one of them. None if it does not exist."""
 

@@ -98,9 +98,6 @@ class Reconciling:
         return None
 
 
-# -- the comparison: pure ------------------------------------------------------------------------------
-
-
 _FIX = "vfioctl reconcile --fix"
 
 
@@ -116,9 +113,6 @@ def compare(claims: Sequence[Claim], seen: Seen) -> tuple[Difference, ...]:
 def _by_device(uses: Iterable[Use]) -> Mapping[str, tuple[Use, ...]]:
     ordered = sorted(dict.fromkeys(uses))
     return {device: tuple(group) for device, group in groupby(ordered, key=lambda use: use.device)}
-
-
-# -- one claim -------------------------------------------------------------------------------------------
 
 
 def _of_claim(claim: Claim, seen: Seen, uses: Mapping[str, Sequence[Use]]) -> Iterator[Difference]:
@@ -255,9 +249,6 @@ def _differs(
 
 def _release(claim: Claim) -> str:
     return f"vfioctl claim release {claim.id}"
-
-
-# -- no claim --------------------------------------------------------------------------------------------
 
 
 def _foreign(owned: Mapping[str, Claim], seen: Seen, uses: Mapping[str, Sequence[Use]]) -> Iterator[Difference]:

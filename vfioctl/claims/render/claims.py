@@ -170,9 +170,6 @@ def _device(claim: Claim, device: ClaimedDevice, nodes: Nodes) -> Iterator[Rende
     yield Padding.indent(Text(f"on release it {_ON_RELEASE[device.undo]}"), _INDENT)
 
 
-# -- differences -----------------------------------------------------------------------------------
-
-
 def differences_page(differences: Sequence[Difference], command: Callable[[str], str]) -> RenderableType:
     """Render differences. `command`: adds to a remedy the options that select the host."""
     return Stack(*(part for difference in differences for part in _difference(difference, command)))

@@ -108,9 +108,6 @@ def notes(devices: Sequence[CdiDevice], missing: Sequence[Subject] = ()) -> Iter
             yield f"{names} share {node}: a container with one of them has all of them, so give it only one"
 
 
-# -- files that were written before ----------------------------------------------------------------
-
-
 def inferred(file: CdiFileFound, held: Collection[str], available: Passthrough) -> CdiIntent:
     """Return the request that a file's content suggests: all devices on VFIO, if it has some that no claim has."""
     subjects = [subject_called(name) for name in file.devices]

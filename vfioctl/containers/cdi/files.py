@@ -78,9 +78,6 @@ def _device(document: Any) -> CdiDevice:
     return CdiDevice(subject_called(document["name"]), node["path"])
 
 
-# -- files of all programs -----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class CdiFileFound:
     """One CDI file. `devices`: the host's nodes of each device, by its name; with numbers if the file has them."""
@@ -184,9 +181,6 @@ def check_file(path: Path) -> Checked:
         return Checked(str(path), problems=problems)
     document = parse_json(data, strict=True)
     return Checked(str(path), document["cdiVersion"], len(document["devices"]))
-
-
-# -- a file in a directory that the user named ---------------------------------------------------------
 
 
 def read_named(path: str) -> str:

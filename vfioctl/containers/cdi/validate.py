@@ -66,9 +66,6 @@ def _problems(document: Any) -> Problems:
         yield f"cdiVersion: {why} needs at least {needed}"
 
 
-# -- versions --------------------------------------------------------------------------------------
-
-
 def needed_version(document: Mapping[str, Any]) -> tuple[str, str]:
     """Return the lowest version with all that a valid document uses, and what needs it; empty if nothing does."""
     needs = [(OLDEST, ""), *_needs(document)]
@@ -100,9 +97,6 @@ def _fields(part: str, fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """An empty list or text counts as a field that is not there, as it does for the runtimes' library."""
     used = [name for name, value in fields.items() if (part, name) in SINCE and value not in ("", [], {})]
     return ((SINCE[part, name], name) for name in used)
-
-
-# -- kinds of values -------------------------------------------------------------------------------
 
 
 def _object(*required: str, filled: bool = False, **fields: Check) -> Check:
@@ -185,8 +179,6 @@ def _is_kind(text: str) -> bool:
     vendor, _, name = text.partition("/")
     return bool(_PART.fullmatch(vendor) and _PART.fullmatch(name))
 
-
-# -- the parts of a document -----------------------------------------------------------------------
 
 _any_text = _text(lambda _: True, "not a text without null bytes")
 _filled = _text(bool, "empty")

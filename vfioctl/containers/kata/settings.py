@@ -119,9 +119,6 @@ def merged(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return settings
 
 
-# -- what a guest needs ----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Needs:
     """The functions that the guest gets, each on a port of its own, and their address space in bytes."""

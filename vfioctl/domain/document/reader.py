@@ -80,8 +80,6 @@ class Domain:
         element = self.root.find(path)
         return self.root if element is None else element
 
-    # -- its names ---------------------------------------------------------------------------------
-
     @cached_property
     def name(self) -> str:
         return self.root.findtext("name", "")
@@ -97,8 +95,6 @@ class Domain:
         from vfioctl.domain.document.mark import read_mark  # a check needs none
 
         return read_mark(self.root)
-
-    # -- the machine -------------------------------------------------------------------------------
 
     @cached_property
     def arch(self) -> str:
@@ -136,8 +132,6 @@ class Domain:
     def has_feature(self, name: str) -> bool:
         feature = self.one(f"features/{name}")
         return feature is not None and feature.get("state", "on") == "on"
-
-    # -- CPUs and memory ---------------------------------------------------------------------------
 
     @cached_property
     def vcpus(self) -> int | None:
@@ -218,8 +212,6 @@ class Domain:
         ids = {id_ for id_ in named if id_ is not None}
         unnamed = (candidate for candidate in count(1) if candidate not in ids)
         return frozenset((*ids, *islice(unnamed, max(0, most - len(ids)))))
-
-    # -- devices -----------------------------------------------------------------------------------
 
     @cached_property
     def devices(self) -> tuple[Element, ...]:

@@ -119,9 +119,6 @@ def _full(name: str) -> str:
     return f"{{{name}" if "}" in name else name
 
 
-# -- writing ---------------------------------------------------------------------------------------------
-
-
 def text_of(document: Document) -> str:
     """Return the document as libvirt writes one: an element on each line, two spaces for each level."""
     return "".join(_Writer(document).lines())

@@ -119,9 +119,6 @@ class Expander(NamedTuple):
     """The bus number that it has had, if it is there already."""
 
 
-# -- what is there ---------------------------------------------------------------------------------------
-
-
 class Slot(NamedTuple):
     """Where a device is in the guest. `bus`: the index of the controller that it is behind."""
 

@@ -105,9 +105,6 @@ def _vmms(kernel: Reader) -> list[str]:
     return sorted(pid for pid, name in names.items() if _PID.fullmatch(pid) and name.startswith(_VMMS))
 
 
-# -- in a worker -----------------------------------------------------------------------------------------
-
-
 class claims_to_be:  # noqa: N801 - called as a function, once in each worker
     """Return whether a process is believed, its user, its arguments and its start; None if it is another or has ended.
 

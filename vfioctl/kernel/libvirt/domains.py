@@ -30,9 +30,6 @@ _INTERNAL_ERROR = 1
 """VIR_ERR_INTERNAL_ERROR: what libvirt makes of an agent's refusal, such as for a file that is not there."""
 
 
-# -- questions ---------------------------------------------------------------------------------------
-
-
 def running(uri: str, read: Callable[[str], T]) -> tuple[list[tuple[str, T]], str]:
     """Each running domain's name and what `read` finds in its XML; and why libvirt could not be asked."""
 
@@ -147,9 +144,6 @@ def _asked(domain: Any, command: str, arguments: dict[str, Any]) -> Any:
 
     said = json.dumps({"execute": command, "arguments": arguments})
     return parse_json(libvirt_qemu.qemuAgentCommand(domain, said, _ANSWER_SECONDS, 0))["return"]
-
-
-# -- orders ------------------------------------------------------------------------------------------
 
 
 @on_connection(writes=True)

@@ -28,9 +28,6 @@ def image_text(size: int, base: str, base_format: str) -> str:
     return f"{size} on {base_format} {base}" if base else str(size)
 
 
-# -- questions ---------------------------------------------------------------------------------------
-
-
 @on_connection()
 def pool(connection: Any, libvirt: Any, name: str, base: str = "") -> tuple[str, str, bool]:
     """The pool's kind and directory; and whether the file `base` is there, as far as that can be seen from here."""
@@ -89,9 +86,6 @@ def _digest(connection: Any, volume: Any) -> str:
     stream.finish()
     files = files_in(content.getvalue())
     return digest_of(files) if files else INCOMPLETE
-
-
-# -- orders ------------------------------------------------------------------------------------------
 
 
 @on_connection(writes=True)

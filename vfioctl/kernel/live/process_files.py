@@ -35,9 +35,6 @@ _MOST = 64 << 20
 _ID, _DEVICE, _OPTIONS = 0, 2, 5  # fields of mountinfo
 
 
-# -- threads ----------------------------------------------------------------------------------------
-
-
 def tables(pid: str) -> list[str]:
     """The process, and one of its threads for each other table of descriptors (unshare(CLONE_FILES)).
 
@@ -74,9 +71,6 @@ def _compared(one: int, other: int) -> int:
     if number is None:
         raise OSError(errnos.ENOSYS, os.strerror(errnos.ENOSYS))
     return call(number, one, other, _KCMP_FILES, 0, 0)
-
-
-# -- mappings ---------------------------------------------------------------------------------------
 
 
 def file_mappings(pid: str) -> Iterator[Mapping]:
@@ -125,9 +119,6 @@ def in_text(text: bytes) -> Iterator[Mapping]:
     """From the text of /proc/PID/maps, where ranges have leading zeros that the names in map_files do not have."""
     for place, key, path in LINE.findall(text):
         yield b"-".join(end.lstrip(b"0") or b"0" for end in place.split(b"-")), key, path
-
-
-# -- mounts -----------------------------------------------------------------------------------------
 
 
 class Mounts:

@@ -34,9 +34,6 @@ class Size(NamedTuple):
     most: int
 
 
-# -- cards and their places ------------------------------------------------------------------------
-
-
 def card_of(tree: Tree, device: str) -> str:
     """The PF of a VF, or the device itself."""
     return tree.resolve(f"{device}/physfn") if f"{device}/physfn" in tree.links else device
@@ -72,9 +69,6 @@ def instances_of(tree: Tree, parent: str) -> Iterator[str]:
             yield posixpath.basename(tree.links[f"{home}/mdev_type"])
     if (current := tree.files.get(f"{parent}/{VENDOR}/current_vgpu_type", NO_TYPE)) != NO_TYPE:
         yield current
-
-
-# -- the capacity of a card --------------------------------------------------------------------------
 
 
 class Account:
@@ -187,9 +181,6 @@ def _noted(text: str, kind: type[T]) -> dict[str, T]:
     if isinstance(document, dict) and all(type(value) is kind for value in document.values()):
         return document
     raise BadDocument(f"the host file has a damaged note of the simulation: {text[:80]!r}")
-
-
-# -- types in `nvidia/`, known by name only ------------------------------------------------------------
 
 
 def known_types(tree: Tree, card: str, parents: Iterable[str]) -> dict[str, str]:

@@ -24,9 +24,6 @@ _CGROUP = re.compile(r"/proc/[0-9]+/cgroup$")
 _CLASS_DEVICES = ("accel", "drm", "graphics", "net", "nvme", "sound")
 
 
-# -- power -----------------------------------------------------------------------------------------
-
-
 def control_store(tree: Tree, path: str, value: str) -> None:
     if value.rstrip("\n") not in ("on", "auto"):
         raise Refusal(errnos.EINVAL)
@@ -43,9 +40,6 @@ def vfio_pci_core_runtime_pm(tree: Tree, device: str, *, registered: bool) -> No
     """vfio-pci allows runtime power management when it is bound, and forbids it when it is unbound."""
     if f"{device}/power/control" in tree.files:
         tree.put(f"{device}/power/control", "auto" if registered else "on")
-
-
-# -- consoles and framebuffers ---------------------------------------------------------------------
 
 
 def store_bind(tree: Tree, path: str, value: str) -> None:
@@ -93,9 +87,6 @@ def platform_driver_store(tree: Tree, path: str, value: str) -> None:
         tree.remove(f"{home}/{name}")
     else:
         tree.put_link(f"{home}/{name}", f"../../../../devices/platform/{name}")
-
-
-# -- class devices ---------------------------------------------------------------------------------
 
 
 def class_devices_gone(tree: Tree, device: str) -> None:
@@ -173,9 +164,6 @@ def put_back(tree: Tree, path: str, fact: Kept) -> None:
     _PUT[kind](tree, path, value)
 
 
-# -- NVIDIA ----------------------------------------------------------------------------------------
-
-
 def nv_procfs_close_unbind_lock(tree: Tree, path: str, value: str) -> None:
     """Accepts every write, but grants the lock only while nobody uses the GPU."""
     address = path.rsplit("/", 2)[-2]
@@ -204,9 +192,6 @@ def set_persistence(tree: Tree, address: str, *, on: bool) -> None:
             tree.remove(link)
 
 
-# -- processes -------------------------------------------------------------------------------------
-
-
 def open_by(tree: Tree, node: str) -> tuple[str, ...]:
     """The links in /proc/PID/fd to a node."""
     return tuple(link for link, target in tree.links.items() if node and target == node and _DESCRIPTOR.match(link))
@@ -230,9 +215,6 @@ def set_unit(tree: Tree, name: str, *, active: bool) -> None:
     kept = {path: fact for process in own for path, fact in taken(tree, process).items()}
     if kept:
         facts["processes"] = json.dumps(kept, sort_keys=True)
-
-
-# -- resets ----------------------------------------------------------------------------------------
 
 
 def reset_store(tree: Tree, path: str, value: str) -> None:

@@ -22,9 +22,6 @@ _FOLDERS = (capacity.VENDOR, capacity.TYPES)
 _YES, _NO = re.compile(r"[yYtT1].*|[oO][nN].*", re.DOTALL), re.compile(r"[nNfF0].*|[oO][fF].*", re.DOTALL)
 
 
-# -- NVIDIA's vendor-specific VFIO -------------------------------------------------------------------
-
-
 def current_vgpu_type_store(tree: Tree, path: str, value: str) -> None:
     """A number creates a vGPU, 0 deletes it. Changing the type needs 0 first."""
     function = _device(path)
@@ -82,9 +79,6 @@ def _clear(tree: Tree, function: str) -> None:
 def _device(path: str) -> str:
     """The device whose directory `nvidia/` a file is in."""
     return path.rsplit("/", 2)[0]
-
-
-# -- xe ----------------------------------------------------------------------------------------------
 
 
 def profile_number_store(tree: Tree, path: str, value: str) -> None:

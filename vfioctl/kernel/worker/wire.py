@@ -22,9 +22,6 @@ VALUE, FAILURE, NOT_STARTED = 0, 1, 2
 """The kinds of answers: a result, the traceback of an exception, or the reason why no process was started."""
 
 
-# -- values over a stream ------------------------------------------------------------------------------
-
-
 def packed(value: object) -> bytes:
     """The value as bytes. Subclasses of str, such as addresses, become str. Raises ValueError for other objects."""
     try:
@@ -77,9 +74,6 @@ class Frames:
         self._received = self._received[start:]
 
 
-# -- functions, which cannot be sent: by their names ----------------------------------------------------
-
-
 def name_of(function: Callable[..., object]) -> str:
     """The name of a function as `module:name`. Raises TypeError for one that cannot be imported by name."""
     module, name = function.__module__, function.__qualname__
@@ -100,9 +94,6 @@ def named(name: str) -> Callable[..., Any]:
 def module_of(name: str) -> str:
     """The module part of a name from `name_of`."""
     return name.partition(":")[0]
-
-
-# -- messages with descriptors -------------------------------------------------------------------------
 
 
 def pair(kind: int) -> tuple[_socket.socket, _socket.socket]:
@@ -130,9 +121,6 @@ def receive_message(sock: _socket.socket, most: int) -> tuple[bytes, list[int]]:
         for at in range(0, len(numbers) - len(numbers) % _INT_BYTES, _INT_BYTES)
     ]
     return data, fds
-
-
-# -- the page that a worker shares with its caller -----------------------------------------------------
 
 
 class Page:

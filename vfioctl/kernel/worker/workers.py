@@ -158,9 +158,6 @@ class Workers:
             pass
 
 
-# -- in the worker -------------------------------------------------------------------------------------
-
-
 def serve(answers: Answers, maker: Maker) -> None:
     """Runs in the worker: handles requests until the caller closes the stream."""
     _Server(answers, maker).serve()

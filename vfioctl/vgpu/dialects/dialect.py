@@ -82,8 +82,6 @@ def driver_in(directory: Directory) -> str | None:
     return directory.links.get("driver", "").rpartition("/")[2] or None
 
 
-# -- the description of a type ---------------------------------------------------------------------------
-
 _MIB, _GIB = 1 << 20, 1 << 30
 _PAIR = re.compile(r"([a-z_]{1,32})=([0-9a-zA-Z]{1,32})", re.ASCII)
 _PROFILE = re.compile(

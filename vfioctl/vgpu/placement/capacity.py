@@ -52,9 +52,6 @@ def _words(card: VgpuCard, request: Request) -> str:
     return ", ".join(f"{count} of {names.get(kind, kind)}" for kind, count in request.items())
 
 
-# -- now ------------------------------------------------------------------------------------------------
-
-
 def _sharing(card: VgpuCard) -> Sharing:
     if card.sharing is not Sharing.UNKNOWN:
         return card.sharing
@@ -141,9 +138,6 @@ def _room(card: VgpuCard, kind: VgpuType, request: Request) -> int | None:
 def _nominal(memory_bytes: int) -> int:
     """An upper bound of the nominal memory: error correction uses a sixteenth, the driver less than 1 GiB."""
     return memory_bytes * 16 // 15 + GIB
-
-
-# -- afterwards ------------------------------------------------------------------------------------------
 
 
 def _remaining(card: VgpuCard, kind: VgpuType, request: Request) -> Count:

@@ -93,9 +93,6 @@ def _by_node(candidates: Sequence[Candidate], count: int) -> Split:
     return tuple(numbers)
 
 
-# -- binpack ---------------------------------------------------------------------------------------------
-
-
 def _packed(candidates: Sequence[Candidate], count: int) -> Split:
     """The split with the best score; among equals, the one with most vGPUs on the first cards."""
     with_room = [candidate.room > 0 for candidate in candidates]

@@ -66,8 +66,6 @@ def placed(
     return Placement(tuple(places), reasons(shares, strategy), all(share.is_certain for share in shares))
 
 
-# -- which type, which cards -----------------------------------------------------------------------------
-
 _Found = Sequence[tuple[VgpuCard, VgpuType]]
 
 
@@ -127,9 +125,6 @@ def _on_node(matching: _Found, numa: int | None) -> _Found:
         nodes = ", ".join(dict.fromkeys(node_named(card.numa_node) for card, _ in matching))
         raise BadSpec(f"no card with {type_named(matching[0][1])} is on NUMA node {numa}", hint=f"they are on {nodes}")
     return near
-
-
-# -- no room ---------------------------------------------------------------------------------------------
 
 
 def _no_room(candidates: Sequence[Candidate], count: int, place: str | None, hint: str) -> NoCapacity:

@@ -186,9 +186,6 @@ def _listed(words: Iterable[str]) -> str:
     return f"{', '.join(known[:_MOST_NAMED])}{more}"
 
 
-# -- profiles of xe ----------------------------------------------------------------------------------
-
-
 def plan_profile(inventory: Inventory, card: VgpuCard, intent: ProfileIntent) -> Draft:
     """The draft that sets profile values of the PF or of VFs of an xe card.
 

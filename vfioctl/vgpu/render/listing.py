@@ -82,9 +82,6 @@ def vgpu_page(vgpu: Vgpu, card_title: str) -> RenderableType:
     return Stack(Text(title, style="bold"), facts, *note_lines(_states([vgpu])))
 
 
-# -- a card ------------------------------------------------------------------------------------------------
-
-
 def _card(card: VgpuCard, title: str, forecast: Forecast | None, width: int) -> Iterator[RenderableType]:
     node = "" if card.numa_node is None else f"NUMA node {card.numa_node}"
     yield Text("  ".join(filter(None, (card.id, words.plain(title), node))), style="bold")
@@ -179,9 +176,6 @@ def _card_notes(card: VgpuCard, forecast: Forecast | None) -> Iterator[str]:
         certain = "" if forecast.certain else ", if all of that fits: nothing says that it does not"
         verb = "is" if sum(forecast.made.values()) == 1 else "are"
         yield words.plain(f"AFTER is what remains once {created} {verb} created{certain}.")
-
-
-# -- vGPUs -------------------------------------------------------------------------------------------------
 
 
 def _vgpu_row(vgpu: Vgpu) -> tuple[Cell, ...]:
