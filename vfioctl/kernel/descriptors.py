@@ -19,10 +19,8 @@ def closing(fd: int) -> Iterator[int]:
 
 
 def call(number: int, *arguments: int | bytes) -> int:
-    """Make the system call with this number. Raises OSError.
-
-    Integers are passed with 64 bits, as the kernel takes them: by itself, a variadic function gets 32 of them.
-    """
+    """Make the system call with this number. Raises OSError. Integers are passed with 64 bits, as the kernel takes
+    them: by itself, a variadic function gets 32 of them."""
     import ctypes  # loads slowly, and few programs need it
 
     wide = (ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments)

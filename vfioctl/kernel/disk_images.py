@@ -1,8 +1,6 @@
-"""Disk images of domains: which file one is, and on which other one it is based; cloud-init's NoCloud seeds.
-
-Reads regular files only, and not much of them. Alone imports pycdlib, an extra. Sources: QEMU's
-docs/interop/qcow2.txt, https://cloudinit.readthedocs.io/en/latest/reference/datasources/nocloud.html
-"""
+"""Disk images of domains: which file one is, and on which other one it is based; cloud-init's NoCloud seeds. Reads
+regular files only, and not much of them. Alone imports pycdlib, an extra. Sources: QEMU's docs/interop/qcow2.txt,
+https://cloudinit.readthedocs.io/en/latest/reference/datasources/nocloud.html"""
 
 from __future__ import annotations
 
@@ -51,10 +49,7 @@ def disk_image(path: str) -> DiskImage:
 
 
 def _backing(header: bytes) -> str:
-    """Return the name in the header of a qcow2 image; empty if it names none, or one that is no file.
-
-    Raises EOFError if the name is not where it should be.
-    """
+    """Return the name in a qcow2 header; empty if it names no file. Raises EOFError if it is not where it should be."""
     offset, size = int.from_bytes(header[8:16]), int.from_bytes(header[16:20])
     if not header.startswith(_MAGIC) or not offset:
         return ""
@@ -78,9 +73,7 @@ def _named_in(text: str) -> str:
 
 def seed_files(instance_id: str, hostname: str, user_data: str, network_config: str) -> dict[str, bytes]:
     """Return the files of a seed. `user_data`, `network_config`: the paths of two of them; the second may be empty.
-
-    Raises BadSpec for a file that cannot be read.
-    """
+    Raises BadSpec for a file that cannot be read."""
     meta = {"instance-id": instance_id, "local-hostname": hostname}
     files = {META: (json.dumps(meta) + "\n").encode(), USER: _content(user_data)}  # JSON is YAML
     return {**files, NETWORK: _content(network_config)} if network_config else files

@@ -162,9 +162,7 @@ def run(command: list[str]) -> tuple[int, str]:
 
 def completed(command: list[str], *, timeout: float | None = None) -> CompletedProcess[str]:
     """Runs a command found on vfioctl's own PATH, in `/`, with nothing of the caller's environment or descriptors.
-
-    Raises OSError, subprocess.TimeoutExpired.
-    """
+    Raises OSError, subprocess.TimeoutExpired."""
     import subprocess
 
     return subprocess.run(
@@ -201,11 +199,8 @@ def replace_file(path: str, text: str | None) -> None:
 
 
 def write_whole(path: str, data: bytes, *, mode: int | None = None) -> None:
-    """Writes a file atomically, its text synced to disk. A symbolic link at `path` is replaced, not its target.
-
-    Follows no symbolic link of another user's for root, see `output_directory`.
-    `mode`: the permissions, independent of the umask. Raises OSError.
-    """
+    """Writes a file atomically, its text synced to disk. Replaces a symbolic link at `path`, not its target; for root,
+    follows none of another user's, see `output_directory`. `mode`: permissions, whatever the umask. Raises OSError."""
     folder, name = os.path.split(path)
     with trusted.output_directory(folder or ".") as directory:
         write_into(directory, name, data, mode=mode)
@@ -215,9 +210,7 @@ def write_into(
     directory: int, name: str, data: bytes, *, mode: int | None = None, owner: tuple[int, int] | None = None
 ) -> None:
     """Writes a file of an open directory as `write_whole` does, whatever is put in the directory's place meanwhile.
-
-    `owner`: the user and group that it belongs to; None for those of this process.
-    """
+    `owner`: the user and group that it belongs to; None for those of this process."""
     beside = f".{name}.{os.getpid()}.{threading.get_native_id()}"
     with suppress(FileNotFoundError):
         os.unlink(beside, dir_fd=directory)  # left by a process that was killed and had the same id

@@ -1,7 +1,4 @@
-"""Lists the directories and files that a snapshot of a host includes. Reads only.
-
-It knows file names only; the probes interpret the files.
-"""
+"""Lists the directories and files that a snapshot of a host includes. Reads only; the probes interpret the files."""
 
 from __future__ import annotations
 
@@ -49,10 +46,8 @@ _PROFILE = frozenset({"exec_quantum_ms", "preempt_timeout_us", "sched_priority",
 
 
 class Place(NamedTuple):
-    """A directory, its files to include, and the name prefixes of the links to include.
-
-    In the path and in the names of files, `<name>`, `<number>`, `<uuid>` and `<address>` stand for all of that form.
-    """
+    """A directory, its files to include, and the name prefixes of the links to include. In the path and in the names of
+    files, `<name>`, `<number>`, `<uuid>` and `<address>` stand for all of that form."""
 
     path: str
     files: Collection[str]

@@ -1,7 +1,5 @@
-"""A wrapper that logs the calls to a kernel: writes and other effects at INFO, reads and surveys at DEBUG.
-
-Used only when a log is wanted. Changes no result. Of a document it logs the length: there may be passwords in it.
-"""
+"""A wrapper that logs the calls to a kernel: writes and other effects at INFO, reads and surveys at DEBUG. Used only
+when a log is wanted. Changes no result. Of a document it logs the length: there may be passwords in it."""
 
 from __future__ import annotations
 

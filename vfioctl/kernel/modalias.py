@@ -1,7 +1,5 @@
-"""Finds the modules that claim to drive a device: `modules.alias`, matched as modprobe does.
-
-Pure, and imports nothing of vfioctl, so that the probe and the simulated kernel share it.
-"""
+"""Finds the modules that claim to drive a device: `modules.alias`, matched as modprobe does. Pure, and imports nothing
+of vfioctl, so that the probe and the simulated kernel share it."""
 
 from __future__ import annotations
 
@@ -56,10 +54,8 @@ class Aliases:
         self._by_vendor: dict[tuple[str, str], dict[str, list[str]]] = {}
 
     def _lines(self, bus: str, vendor: str) -> dict[str, list[str]]:
-        """The lines of one vendor (or `*`), by device: thousands of lines name a vendor, few name one device.
-
-        Split at the lines' common beginning: 40,000 lines, and the regular expression would take most of the time.
-        """
+        """The lines of one vendor (or `*`), by device: thousands of lines name a vendor, few name one device. Split at
+        the lines' common beginning: with 40,000, the regular expression would take most of the time."""
         if (bus, vendor) not in self._by_vendor:
             by_device: dict[str, list[str]] = {}
             start = f"alias {bus}:v{vendor}d"
@@ -102,10 +98,8 @@ def ids_of(modalias: str) -> tuple[str, ...] | None:
 
 
 def ids_in(texts: Mapping[str, str]) -> tuple[str, ...] | None:
-    """The ids of a function with these files: of its modalias, or of ID_FILES if the modalias does not parse.
-
-    Ids whose file is missing are 0; None if the class is missing too.
-    """
+    """The ids of a function with these files: of its modalias, or of ID_FILES if the modalias does not parse. Ids whose
+    file is missing are 0; None if the class is missing too."""
     if ids := ids_of(texts.get("modalias", "")):
         return ids
     files = (_HEX.fullmatch(texts.get(name, "")) for name in ID_FILES)

@@ -33,9 +33,7 @@ class Opened(NamedTuple):
 
 def is_path_only(fdinfo: bytes) -> bool:
     """Whether a descriptor was opened with O_PATH, by the text of /proc/PID/fdinfo/FD: it does not open the device.
-
-    udev opens the node of a new device so, to set its owner and mode (open(2), proc_pid_fdinfo(5)).
-    """
+    udev opens the node of a new device so, to set its owner and mode (open(2), proc_pid_fdinfo(5))."""
     for line in fdinfo.split(b"\n"):
         if line.startswith(b"flags:"):
             with suppress(ValueError):

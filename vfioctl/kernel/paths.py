@@ -1,9 +1,7 @@
 """Paths below a root directory, as in a chroot: no path and no link leads out, even while somebody replaces them.
-
 Resolves those of a recorded host, and opens those of a captured directory, with O_PATH only, which has no effect on
 FIFOs and devices. Uses openat2(2); where the kernel lacks it (before 5.6) or a sandbox forbids it, opens one component
-after the other.
-"""
+after the other."""
 
 from __future__ import annotations
 
@@ -29,11 +27,9 @@ _LOOK = os.O_PATH | os.O_CLOEXEC
 def resolve(
     path: str, readlink: Callable[[str], str | None], is_directory: Callable[[str], bool], *, follow_last: bool = True
 ) -> str:
-    """The path with every link followed; `..` and absolute targets stay inside the root, as in a chroot.
-
-    `readlink` gives a link's target, or None for what is no link. What follows a name that is no directory stays as it
-    is, so that nothing exists there. Raises KernelRefused (ELOOP, ENAMETOOLONG).
-    """
+    """The path with every link followed; `..` and absolute targets stay inside the root, as in a chroot. `readlink`
+    gives a link's target, or None for what is no link. What follows a name that is no directory stays as it is, so that
+    nothing exists there. Raises KernelRefused (ELOOP, ENAMETOOLONG)."""
     todo, done, hops = deque(path.split("/")), "", 0
     while todo:
         part = todo.popleft()
@@ -65,9 +61,7 @@ def openat2(directory: int, path: bytes, flags: int, how_to_resolve: int) -> int
 
 def open_inside(root: int, path: str, *, follow_last: bool = True) -> int:
     """What a path leads to when `root` is the root directory, as a descriptor with O_PATH. Raises OSError.
-
-    `follow_last`: whether a symbolic link at the end is followed. Absolute links and `..` stay inside, as in a chroot.
-    """
+    `follow_last`: whether to follow a symbolic link at the end. Absolute links and `..` stay inside, as in a chroot."""
     name, flags = _encoded(path), _LOOK if follow_last else _LOOK | os.O_NOFOLLOW
     for _ in range(_ATTEMPTS):
         try:

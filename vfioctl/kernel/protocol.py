@@ -1,8 +1,6 @@
-"""The kernel protocol: the methods through which vfioctl reads and changes a host (live, recorded or simulated).
-
-Every path is absolute on that host. Texts are returned without trailing newlines. Methods that read raise KernelRefused
-with the errno that Linux returns.
-"""
+"""The kernel protocol: the methods through which vfioctl reads and changes a host (live, recorded or simulated). Every
+path is absolute on that host. Texts are returned without trailing newlines. Methods that read raise KernelRefused with
+the errno that Linux returns."""
 
 from __future__ import annotations
 
@@ -142,11 +140,8 @@ class Processes(Protocol):
 
 
 class DiskImage(NamedTuple):
-    """A disk image. `file`: the same text for each name of the same file or block device.
-
-    `backing`: the path of the image that it is based on, which it reads; empty if it has none, or it is not known.
-    `unknown`: why it is not known.
-    """
+    """A disk image. `file`: the same text for each name of the same file or block device. `backing`: the path of the
+    image it is based on and reads; empty if it has none or it is not known. `unknown`: why it is not known."""
 
     file: str
     backing: str = ""
@@ -233,10 +228,8 @@ class Kernel(Reader, Protocol):
         raise KernelRefused(path, errnos.EROFS, value)
 
     def write_ended(self, ticket: str) -> str | None:
-        """The result of an abandoned write (`ticket`: `Stuck.facts["ticket"]`); None while it has not returned.
-
-        `returned`, the name of an errno, or `unknown` when its process ended without recording a result.
-        """
+        """The result of an abandoned write (`ticket`: `Stuck.facts["ticket"]`): `returned`, the name of an errno, or
+        `unknown` when its process ended without recording a result; None while it has not returned."""
         return "unknown"
 
     def persist(self, address: str, *, on: bool) -> None:
@@ -249,9 +242,7 @@ class Kernel(Reader, Protocol):
 
     def manage_vfs(self, address: str, *, on: bool) -> str:
         """Turns all VFs of a GPU on or off with NVIDIA's sriov-manage. Returns its output; count the VFs afterwards.
-
-        Raises HostError when it is not installed, Stuck.
-        """
+        Raises HostError when it is not installed, Stuck."""
         raise _unchanged(self, f"the VFs of {address} cannot be turned {'on' if on else 'off'}")
 
     def replace_file(self, path: str, text: str | None) -> None:
@@ -259,10 +250,8 @@ class Kernel(Reader, Protocol):
         raise _unchanged(self, f"{path} cannot be {'removed' if text is None else 'written'}")
 
     def tell_libvirt(self, uri: str, order: str, *words: str) -> None:
-        """Gives libvirt one of the orders of `vfioctl.kernel.libvirt`.
-
-        Raises what `libvirt.value_of` raises; Stuck when it did not return in time.
-        """
+        """Gives libvirt one of the orders of `vfioctl.kernel.libvirt`. Raises what `libvirt.value_of` raises; Stuck
+        when it did not return in time."""
         raise _unchanged(self, "libvirt's domains cannot be changed")
 
     def load(self, module: str) -> None:

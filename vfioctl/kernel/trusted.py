@@ -1,11 +1,8 @@
-"""Opens directories component by component, and looks at files in them, so that no other user can redirect root.
-
-For root, every directory on the way must be one that only root can change, and so must every symbolic link. Nobody can
-then put another directory or file in its place later, and its path stays good. Other users endanger only themselves:
-for them nothing is refused but special files and links in the place of files.
-
-Descriptors of files are opened with O_PATH: closing any other would release SQLite's locks on the file.
-"""
+"""Opens directories component by component, and looks at files in them, so that no other user can redirect root. For
+root, every directory on the way must be one that only root can change, and so must every symbolic link. Nobody can then
+put another directory or file in its place later, and its path stays good. Other users endanger only themselves: for
+them nothing is refused but special files and links in the place of files. Descriptors of files are opened with O_PATH:
+closing any other would release SQLite's locks on the file."""
 
 from __future__ import annotations
 
@@ -34,18 +31,14 @@ class Untrusted(OSError):
 
 
 def opened_directory(path: str, *, make: int | None = None) -> AbstractContextManager[int]:
-    """Open a directory and give its descriptor (O_PATH). Raises Untrusted, OSError.
-
-    `make`: create it with this mode, independent of the umask, where it is missing; directories above it get 0755.
-    """
+    """Open a directory and give its descriptor (O_PATH). Raises Untrusted, OSError. `make`: create it with this mode,
+    independent of the umask, where it is missing; directories above it get 0755."""
     return closing(_walk(path, make))
 
 
 def output_directory(path: str) -> AbstractContextManager[int]:
-    """Open a directory that a user named for a result, and give its descriptor (O_PATH). Raises Untrusted, OSError.
-
-    The directory may be another user's, as a home is for sudo; but root follows no symbolic link of another user's.
-    """
+    """Open a directory that a user named for a result, and give its descriptor (O_PATH). Raises Untrusted, OSError. The
+    directory may be another user's, as a home is for sudo; but root follows no symbolic link of another user's."""
     return closing(_walk(path, None, is_output=True))
 
 
@@ -55,10 +48,8 @@ def place_of(directory: int) -> str:
 
 
 def status_of(directory: int, name: str) -> os.stat_result | None:
-    """Return the status of a file in the directory; None if there is none.
-
-    Raises Untrusted for a symbolic link, and for root if another user owns it; OSError for what is no regular file.
-    """
+    """Return the status of a file in the directory; None if there is none. Raises Untrusted for a symbolic link, and
+    for root if another user owns it; OSError for what is no regular file."""
     try:
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:

@@ -1,8 +1,6 @@
-"""Reads files that anyone may have written: plans, host files, configurations, files of captured directories.
-
-Only regular files are read, and no more than a given number of bytes. FIFOs, devices and sockets are never opened:
-opening one can block for ever, and some devices act on it.
-"""
+"""Reads files that anyone may have written: plans, host files, configurations, files of captured directories. Only
+regular files are read, and no more than a given number of bytes. FIFOs, devices and sockets are never opened: opening
+one can block for ever, and some devices act on it."""
 
 from __future__ import annotations
 
@@ -27,11 +25,9 @@ _LOOK = os.O_PATH | os.O_CLOEXEC
 
 
 def read_file(path: str | os.PathLike[str], most: int) -> bytes:
-    """A file's content. Raises OSError: ENXIO for what is no regular file, EFBIG for more than `most` bytes.
-
-    The text of these errors is fit for the user. A pipe that this process was started with may be named as /dev/fd/N,
-    which is what `<(command)` becomes in a shell: it is read like stdin.
-    """
+    """A file's content. Raises OSError: ENXIO for what is no regular file, EFBIG for more than `most` bytes. The text
+    of these errors is fit for the user. A pipe that this process was started with may be named as /dev/fd/N, which is
+    what `<(command)` becomes in a shell: it is read like stdin."""
     if (pipe := _inherited_pipe(os.fspath(path))) is not None:
         with open(os.dup(pipe), "rb") as stream:
             return read_stream(stream, most)

@@ -1,8 +1,6 @@
-"""A captured root directory as a host, read-only. It may belong to anyone, and may change while it is read.
-
-Every access goes through a descriptor that was opened inside the root (see `inside`), so nothing outside of it is read.
-The processes, devices and units of this machine are not those of the capture.
-"""
+"""A captured root directory as a host, read-only. It may belong to anyone, and may change while it is read. Every
+access goes through a descriptor that was opened inside the root (see `inside`), so nothing outside is read. The
+processes, devices and units of this machine are not those of the capture."""
 
 from __future__ import annotations
 
@@ -41,10 +39,8 @@ Identity = tuple[int, int]
 
 
 class Captured(Live):
-    """`root`: an absolute path without symbolic links. `identity`: that of the directory, where it is known.
-
-    Raises OSError when the directory cannot be opened. If it has another identity, every read is refused (ESTALE).
-    """
+    """`root`: an absolute path without symbolic links. `identity`: that of the directory, where it is known. Raises
+    OSError when the directory cannot be opened. If it has another identity, every read is refused (ESTALE)."""
 
     def __init__(self, root: str, *, identity: Identity | None = None, timeout: float = 2.0) -> None:
         self._path, self._root = root, _Root(root, identity)

@@ -1,7 +1,5 @@
-"""Connections to libvirt, and what its answers mean: values, or its errors as ours, by who must act.
-
-Alone imports libvirt-python, an extra.
-"""
+"""Connections to libvirt, and what its answers mean: values, or its errors as ours, by who must act. Alone imports
+libvirt-python, an extra."""
 
 from __future__ import annotations
 
@@ -62,10 +60,8 @@ def doing(what: str, words: Sequence[str]) -> str:
 
 
 def value_of(answer: Answer, uri: str, what: str, words: Sequence[str]) -> Any:
-    """The value of an answer to a question or an order, `what`, with its words.
-
-    Raises MissingLibrary, NotPermitted, UnknownDomain, BadDocument, Foreign, HostError, with libvirt's text.
-    """
+    """The value of an answer to a question or an order, `what`, with its words. Raises MissingLibrary, NotPermitted,
+    UnknownDomain, BadDocument, Foreign, HostError, with libvirt's text."""
     value, code, text = answer
     if not code:
         return value
@@ -137,9 +133,7 @@ def on_connection(
     *, writes: bool = False, instead: Mapping[int, object] | None = None
 ) -> Callable[[Callable[..., object]], Callable[..., Answer]]:
     """Make a function of a connection, the module libvirt and words a function of a URI and words that answers.
-
-    `instead`: what it answers for errors of libvirt, by their numbers. `writes`: see `connected`.
-    """
+    `instead`: what it answers for errors of libvirt, by their numbers. `writes`: see `connected`."""
 
     def question_of(ask: Callable[..., object]) -> Callable[..., Answer]:
         @wraps(ask)

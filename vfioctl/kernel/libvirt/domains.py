@@ -1,9 +1,7 @@
 """Reads libvirt's domains and files of their guests; has it define, start and stop them. Alone imports libvirt_qemu.
-
-Its questions and orders are functions of a URI and words that return plain data, so that they can run in a worker: a
-daemon may hang. On hosts without a daemon (recorded, simulated) they may ask libvirt's test driver, which never blocks.
-What libvirt says, and every name and document, may come from anybody: texts are bounded here, and escaped where shown.
-"""
+Its questions and orders are functions of a URI and words that return plain data, so they can run in a worker: a daemon
+may hang. On hosts without a daemon (recorded, simulated) they may ask libvirt's test driver, which never blocks. What
+libvirt says, and every name and document, may be anybody's: texts are bounded here, and escaped where shown."""
 
 from __future__ import annotations
 
@@ -102,10 +100,8 @@ def validated(uri: str, xml: str) -> Answer:
 
 @on_connection(writes=True)
 def guest_files(connection: Any, libvirt: Any, name: str, *paths: str) -> dict[str, str]:
-    """The beginnings of files in a domain's guest, by path, through its agent; without those that it does not read.
-
-    The agent is a program in the guest: its answers may be anything, or never come.
-    """
+    """The beginnings of files in a domain's guest, by path, through its agent; without those that it does not read. The
+    agent is a program in the guest: its answers may be anything, or never come."""
     return _read_files(connection.lookupByName(name), paths, libvirt.libvirtError)
 
 
@@ -165,9 +161,7 @@ def undefine(connection: Any, libvirt: Any, name: str) -> None:
 @on_connection(writes=True)
 def start(connection: Any, _: Any, name: str) -> None:
     """Starts a domain. Returns when QEMU has begun to run it, which takes minutes if all of its memory is taken first.
-
-    libvirt runs the hooks meanwhile: one that refuses makes this fail.
-    """
+    libvirt runs the hooks meanwhile: one that refuses makes this fail."""
     connection.lookupByName(name).create()
 
 

@@ -1,8 +1,5 @@
-"""Reads libvirt's storage pools and volumes; has it create and delete volumes.
-
-Functions of a URI and words that return plain data, as those of `vfioctl.kernel.libvirt`, which see. libvirt calls
-qemu-img, and sets owner and mode of what it creates.
-"""
+"""Reads libvirt's storage pools and volumes; has it create and delete volumes. Functions of a URI and words that return
+plain data, see `vfioctl.kernel.libvirt`. libvirt calls qemu-img, and sets owner and mode of what it creates."""
 
 from __future__ import annotations
 

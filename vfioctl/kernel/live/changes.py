@@ -1,7 +1,5 @@
-"""Changes to this machine, one at a time: the part of `Live` that no listing needs.
-
-Workers make the calls that can block. Modules are imported when they are used, so that a listing starts quickly.
-"""
+"""Changes to this machine, one at a time: the part of `Live` that no listing needs. Workers make the calls that can
+block. Modules are imported when they are used, so that a listing starts quickly."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""This machine: reading its files, and NVML.
-
-Every errno becomes KernelRefused. Workers make the calls that can block. What a listing does not need is imported when
-it is used, so that a listing starts quickly.
-"""
+"""This machine: reading its files, and NVML. Every errno becomes KernelRefused. Workers make the calls that can block.
+What a listing does not need is imported when it is used, so that a listing starts quickly."""
 
 from __future__ import annotations
 
@@ -36,11 +33,9 @@ _FEW = 1000  # for fewer subjects a second worker costs more than it saves: each
 
 
 class Live(LiveUse, LiveChange):
-    """This machine's own files.
-
-    `timeout`: seconds without progress after which a read is given up. `believed`: see `Processes.believed_users`. Any
-    thread may use the object. `close` ends its workers. `maker`: creates the object that workers read with.
-    """
+    """This machine's own files. `timeout`: seconds without progress after which a read is given up. `believed`: see
+    `Processes.believed_users`. Any thread may use the object. `close` ends its workers. `maker`: creates the object
+    that workers read with."""
 
     def __init__(
         self,

@@ -1,7 +1,4 @@
-"""Reads facts about GPUs from NVML, and sets the persistence mode.
-
-Runs in a worker only: any call of NVML may hang for ever.
-"""
+"""Reads facts about GPUs from NVML, sets the persistence mode. Runs in a worker only: any call may hang for ever."""
 
 from __future__ import annotations
 
@@ -126,10 +123,7 @@ def _other_end(nvml: Any, gpu: Any, link: int) -> str:
 
 
 def _answer(nvml: Any, ask: Callable[[], object]) -> str:
-    """The answer as text; empty where the GPU (as without MIG) or the binding does not support the question.
-
-    Raises NVMLError when the GPU is lost.
-    """
+    """The answer; empty where GPU (as without MIG) or binding does not support it. Raises NVMLError for a lost GPU."""
     try:
         return str(ask())
     except nvml.NVMLError as error:

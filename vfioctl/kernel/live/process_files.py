@@ -36,11 +36,9 @@ _ID, _DEVICE, _OPTIONS = 0, 2, 5  # fields of mountinfo
 
 
 def tables(pid: str) -> list[str]:
-    """The process, and one of its threads for each other table of descriptors (unshare(CLONE_FILES)).
-
-    /proc/PID/fd shows the table of the thread that began the process, and is empty when that one has ended and others
-    go on. Where the kernel does not compare tables (kcmp), all threads. Raises OSError when the process has ended.
-    """
+    """The process, and one of its threads for each other table of descriptors (unshare(CLONE_FILES)). /proc/PID/fd
+    shows the table of the thread that began the process, and is empty when that one has ended and others go on. Where
+    the kernel does not compare tables (kcmp), all threads. Raises OSError when the process has ended."""
     if os.stat(f"/proc/{pid}/task").st_nlink == _ONE_THREAD:
         return [pid]
     others = [name for name in os.listdir(f"/proc/{pid}/task") if name != pid]
@@ -74,11 +72,9 @@ def _compared(one: int, other: int) -> int:
 
 
 def file_mappings(pid: str) -> Iterator[Mapping]:
-    """The mappings of files that can be devices. Raises OSError.
-
-    The ioctl is many times faster, and returns shared mappings only. A private mapping is copy on write: VFIO and DRM
-    refuse it, and programs do not map a device privately and then close its file.
-    """
+    """The mappings of files that can be devices. Raises OSError. The ioctl is many times faster, and returns shared
+    mappings only. A private mapping is copy on write: VFIO and DRM refuse it, and programs do not map a device
+    privately and then close its file."""
     with closing(os.open(f"/proc/{pid}/maps", READ)) as fd:
         try:
             yield from _queried(fd)

@@ -1,8 +1,6 @@
-"""The device files that processes have open, and the devices below a device, from /proc and /sys.
-
-Reads names and attributes only. Opens no device file, except block devices in `claimed`. A stat may hang (a file on a
-dead NFS server), so callers run this in a worker.
-"""
+"""The device files that processes have open, and the devices below a device, from /proc and /sys. Reads names and
+attributes only. Opens no device file, except block devices in `claimed`. A stat may hang (a file on a dead NFS server),
+so callers run this in a worker."""
 
 from __future__ import annotations
 
@@ -44,10 +42,8 @@ A cache in the workers of one scan; it ends with them.
 
 
 def open_nodes(pid: str) -> Opened:
-    """The device files that a process has open or mapped, each once. Raises OSError when nothing can be read.
-
-    A file that the kernel refuses to describe costs only itself: the rest is known, and `unread` has the reason.
-    """
+    """The device files that a process has open or mapped, each once. Raises OSError when nothing can be read. A file
+    that the kernel refuses to describe costs only itself: the rest is known, and `unread` has the reason."""
     nodes: dict[OpenNode, None] = {}
     problems: list[str] = []
     threads = tables(pid)
@@ -167,11 +163,8 @@ def _mapped(pid: str, problems: list[str]) -> tuple[list[OpenNode], bool]:
 
 
 def _mapped_number(pid: str, place: bytes, path: bytes) -> str | None:
-    """The number by /proc/PID/map_files where that is permitted, else by the path as the process sees it.
-
-    None if neither has one. Raises FileNotFoundError if it is no longer mapped there, OSError for a file that is
-    refused.
-    """
+    """The number by /proc/PID/map_files where that is permitted, else by the path as the process sees it; None if
+    neither has one. Raises FileNotFoundError if it is no longer mapped there, OSError for a file that is refused."""
     home = f"/proc/{pid}/".encode()
     try:
         return _number(os.stat(home + b"map_files/" + place))
@@ -193,10 +186,8 @@ def _device_number(key: bytes) -> str:
 
 
 def below(path: str) -> list[Descendant]:
-    """The devices below a directory of sysfs, except those below another PCI function. Raises OSError.
-
-    Reads only their file `dev`: reading others may wait for the device lock.
-    """
+    """The devices below a directory of sysfs, except those below another PCI function. Raises OSError. Reads only their
+    file `dev`: reading others may wait for the device lock."""
     descendants: list[Descendant] = []
     for directory in _directories(path):
         with suppress(OSError):  # a directory may vanish at any time

@@ -1,7 +1,5 @@
-"""Users of the devices of this machine, configuration space and ROM: the part of `Live` that no listing needs.
-
-Modules are imported when they are used, so that a listing starts quickly.
-"""
+"""Users of the devices of this machine, configuration space and ROM: the part of `Live` that no listing needs. Modules
+are imported when they are used, so that a listing starts quickly."""
 
 from __future__ import annotations
 
@@ -51,11 +49,9 @@ class LiveUse:
         return self._asked(f"/proc/{pid}", open_nodes, pid)
 
     def made_by_root(self, hierarchy: str, path: str) -> str:
-        """See `Processes.made_by_root`; empty where that is unknown.
-
-        Who owns a directory can create others in it: systemd hands a delegated subtree over by chown (Delegate=,
-        User=). `hierarchy`: the controllers of a version 1 hierarchy as /proc/PID/cgroup has them.
-        """
+        """See `Processes.made_by_root`; empty where that is unknown. Who owns a directory can create others in it:
+        systemd hands a delegated subtree over by chown (Delegate=, User=). `hierarchy`: the controllers of a version 1
+        hierarchy as /proc/PID/cgroup has them."""
         names = path.strip("/").split("/")
         if ".." in names:  # outside the reader's cgroup namespace
             return ""

@@ -1,7 +1,5 @@
-"""Records a host as a tree: the facts that a bug report or a simulation needs, and nothing private.
-
-Reads through the kernel protocol only, so that a recorded host can be captured again and gives the same file.
-"""
+"""Records a host as a tree: the facts that a bug report or a simulation needs, and nothing private. Reads through the
+kernel protocol only, so that a recorded host can be captured again and gives the same file."""
 
 from __future__ import annotations
 

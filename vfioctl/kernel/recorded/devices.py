@@ -1,7 +1,5 @@
 """Devices of a recorded tree: who has them open, what is below them, their configuration space and ROM. Pure.
-
-`sim:ADDRESS dead = 1` makes one read as a device that has fallen off the bus; `sim:ADDRESS rom = HEX` is its ROM.
-"""
+`sim:ADDRESS dead = 1` makes one read as a device that has fallen off the bus; `sim:ADDRESS rom = HEX` is its ROM."""
 
 from __future__ import annotations
 
@@ -85,10 +83,7 @@ def below(tree: Tree, path: str) -> Iterator[Descendant]:
 
 
 def config_of(tree: Tree, address: str) -> bytes:
-    """A type 0 or 1 header (PCI Local Bus 3.0, 6.1) with ids, class, and whether memory is decoded.
-
-    Raises KernelRefused.
-    """
+    """A type 0 or 1 header (PCI Local Bus 3.0, 6.1): ids, class, whether memory is decoded. Raises KernelRefused."""
     if "vendor" not in _names(tree, address):
         raise KernelRefused(f"{PCI_DEVICES}/{address}/config", errnos.ENOENT)
     if is_dead(tree, address):

@@ -1,7 +1,5 @@
-"""A host as one text file: the tree of its facts, read from and written to the format of `docs/recorded-hosts.md`.
-
-May not touch the machine. The text may be hostile: limits are checked before the tree is built.
-"""
+"""A host as one text file: the tree of its facts, read from and written to the format of `docs/recorded-hosts.md`. May
+not touch the machine. The text may be hostile: limits are checked before the tree is built."""
 
 from __future__ import annotations
 

@@ -19,10 +19,8 @@ UNDER_LOCK = ("driver_override", "config", "rom", "reset", "bind", "unbindLock",
 
 
 def subject_of(path: str, value: str = "") -> str:
-    """The subject whose lock a write takes: the function or the vGPU of the file, else the file itself.
-
-    NVML and systemd have locks of their own. For a file below /etc it is always the file.
-    """
+    """The subject whose lock a write takes: the function or the vGPU of the file, else the file itself. NVML and
+    systemd have locks of their own. For a file below /etc it is always the file."""
     if path.startswith(MANAGING):
         return path.removeprefix(MANAGING)
     if not path.startswith("/") or path.startswith("/etc/"):

@@ -1,9 +1,7 @@
-"""How many vGPUs fit on a simulated card: computed as the drivers do, from the descriptions of the types.
-
-NVIDIA's drivers count frame buffer sizes over all VFs of a card; other drivers have a stock that vGPUs use up. What the
-tree does not show is kept as facts of the simulation: `sim:CARD stock` (its size), `types` (names of types that are no
-longer listed), `mixed_sizes` (1: vGPUs of several sizes may exist at the same time).
-"""
+"""How many vGPUs fit on a simulated card: computed as the drivers do, from the descriptions of the types. NVIDIA's
+drivers count frame buffer sizes over all VFs of a card; other drivers have a stock that vGPUs use up. What the tree
+does not show is kept as facts of the simulation: `sim:CARD stock` (its size), `types` (names of types that are no
+longer listed), `mixed_sizes` (1: vGPUs of several sizes may exist at the same time)."""
 
 from __future__ import annotations
 

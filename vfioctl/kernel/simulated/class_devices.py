@@ -1,8 +1,6 @@
 """What Linux does beside binding: power, consoles, framebuffers, class devices, NVIDIA's lock, resets; on a tree.
-
 Sources: drivers/base/power/sysfs.c, drivers/tty/vt/vt.c, drivers/video/fbdev/core/fbcon.c, drivers/pci/pci.c,
-drivers/vfio/pci/vfio_pci_core.c of Linux 6.1, NVIDIA's nv-procfs.c, and observations of a real kernel.
-"""
+drivers/vfio/pci/vfio_pci_core.c of Linux 6.1, NVIDIA's nv-procfs.c, and observations of a real kernel."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""How a simulated driver is bound to a PCI device and unbound. Each rule is named after a kernel function.
-
-Sources: drivers/base/bus.c, drivers/base/dd.c, drivers/base/driver.c, drivers/pci/pci-driver.c of Linux 6.1, and what
-the contract suite observed on a real one.
-"""
+"""How a simulated driver is bound to a PCI device and unbound. Each rule is named after a kernel function. Sources:
+drivers/base/bus.c, drivers/base/dd.c, drivers/base/driver.c, drivers/pci/pci-driver.c of Linux 6.1, and what the
+contract suite observed on a real one."""
 
 from __future__ import annotations
 

@@ -18,11 +18,8 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 def simulated_file(name: str) -> Path:
-    """Return the file of a simulated host. A bundled host is copied there when it is first used.
-
-    Raises NotPermitted, for root also if another user could change the file's directory: what root writes there, it
-    could be made to write elsewhere.
-    """
+    """Return the file of a simulated host. A bundled host is copied there when it is first used. Raises NotPermitted,
+    for root also if another user could change the file's directory, and so make root write elsewhere."""
     if not is_name(name):
         _refuse_untrusted(Path(name))
         return Path(name)

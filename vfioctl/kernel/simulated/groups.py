@@ -1,7 +1,5 @@
-"""VFIO on a simulated host: groups, device nodes, and who has them open. Changes only the tree.
-
-Sources: drivers/vfio/group.c, drivers/vfio/vfio_main.c, drivers/vfio/device_cdev.c, drivers/iommu/iommu.c.
-"""
+"""VFIO on a simulated host: groups, device nodes, and who has them open. Changes only the tree. Sources:
+drivers/vfio/group.c, drivers/vfio/vfio_main.c, drivers/vfio/device_cdev.c, drivers/iommu/iommu.c."""
 
 from __future__ import annotations
 

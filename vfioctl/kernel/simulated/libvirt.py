@@ -1,14 +1,12 @@
 """libvirt of a simulated host: its test driver, and the domains defined and started in it, which the host's file keeps.
-
 The test driver is libvirt itself, with its schema and its parser: what it refuses here it refuses on a machine. But it
 forgets with each connection. So definitions are kept where libvirtd keeps them, in /etc/libvirt/qemu/NAME.xml, over
 those that the test driver's own file has; an empty text stands for one of these that was removed. A domain that runs
 has its document in /run/libvirt/qemu, also as with libvirtd. As QEMU does, one that runs needs its functions on VFIO,
 or vGPUs of NVIDIA's vendor-specific VFIO.
 
-Volumes are kept too. The pools are the test driver's, and it reads the document of each volume. An image is kept as its
-words, see `image_text`; a seed as the digest of what a guest reads in it, from an image that is made as on a machine.
-"""
+Volumes are kept too. The pools are the test driver's; it reads the document of each volume. An image is kept as its
+words (`image_text`), a seed as the digest of what a guest reads in it, from an image that is made as on a machine."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Mediated devices of a simulated host: created, removed, removed with their parent's driver. Changes only the tree.
-
 Each rule is named after the kernel function it mirrors. Sources: drivers/vfio/mdev/mdev_core.c, mdev_sysfs.c and
-mdev_driver.c of Linux 6.1; which write waits for whom was observed on a real kernel in the lab.
-"""
+mdev_driver.c of Linux 6.1; which write waits for whom was observed on a real kernel in the lab."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""What Linux does on a write, as changes of a tree. Each rule is named after the kernel function it mirrors.
-
-Has the table of the files that can be written; loads modules, and decides whether a group is viable.
-Sources: drivers/vfio/group.c, drivers/iommu/iommu.c of Linux 6.1, and what the contract suite observed on a real one.
-"""
+"""What Linux does on a write, as changes of a tree. Each rule is named after the kernel function it mirrors. Has the
+table of the files that can be written; loads modules, and decides whether a group is viable. Sources:
+drivers/vfio/group.c, drivers/iommu/iommu.c of Linux 6.1, and what the contract suite observed on a real one."""
 
 from __future__ import annotations
 

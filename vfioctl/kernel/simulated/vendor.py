@@ -1,8 +1,6 @@
-"""Writes to vGPUs that are no mediated devices: NVIDIA's directory `nvidia/`, the profiles of xe.
-
-Also adds and removes the directories of a driver as it is bound and unbound. The rules are those of
-tests/lab/modules/standin_vendor.c and Documentation/ABI/testing/sysfs-driver-intel-xe-sriov. Changes only the tree.
-"""
+"""Writes to vGPUs that are no mediated devices: NVIDIA's directory `nvidia/`, the profiles of xe. Also adds and removes
+the directories of a driver as it is bound and unbound. The rules are those of tests/lab/modules/standin_vendor.c and
+Documentation/ABI/testing/sysfs-driver-intel-xe-sriov. Changes only the tree."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Turns virtual functions of a simulated host on and off. Each rule is named after the kernel function it mirrors.
-
 Sources: drivers/pci/iov.c, drivers/vfio/pci/vfio_pci_core.c of Linux 6.1, and observations of a real kernel with an
-nvme. The attributes of a VF are kept while it is off, so that the next VF with its address has the same ones.
-"""
+nvme. The attributes of a VF are kept while it is off, so that the next VF with its address has the same ones."""
 
 from __future__ import annotations
 

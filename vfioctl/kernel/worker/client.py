@@ -1,8 +1,6 @@
-"""The client of the fork server: starts the server on first use, and requests workers from it.
-
-A process with one thread forks the server, which is fastest. A process with several threads executes a new interpreter,
-because in a fork, a lock that another thread held would never be released. Thread-safe.
-"""
+"""The client of the fork server: starts the server on first use, and requests workers from it. A process with one
+thread forks the server, which is fastest. A process with several threads executes a new interpreter, because in a fork,
+a lock that another thread held would never be released. Thread-safe."""
 
 from __future__ import annotations
 
@@ -52,11 +50,9 @@ class ForkServer:
         handles.add(self)
 
     def run(self, function: str, modules: Sequence[str], fds: Sequence[int]) -> tuple[int, _socket.socket]:
-        """Starts a worker; returns its job number and the connection to the server that forked it.
-
-        `function`: its name as `module:name`; `modules`: to import first; `fds`: descriptors that the worker gets. A
-        server that has died is restarted. Raises HostError when no server can be started.
-        """
+        """Starts a worker; returns its job number and the connection to the server that forked it. `function`: its name
+        as `module:name`; `modules`: to import first; `fds`: descriptors that the worker gets. A server that has died is
+        restarted. Raises HostError when no server can be started."""
         with deferred(), self._lock:
             job = next(self._jobs)
             request = marshal.dumps(("run", job, function, tuple(modules)))

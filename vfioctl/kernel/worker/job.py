@@ -41,11 +41,9 @@ class Gathered(NamedTuple):
 
 
 class Job:
-    """A worker that runs `function(answers, *question)`, and the pipe for its answers.
-
-    `modules`: imported by the server before it forks; `fds`: descriptors that stay open until the worker ends, such as
-    the host's lock; `reading`: whether it may be killed; `two_way`: whether it takes more requests (`ask`).
-    """
+    """A worker that runs `function(answers, *question)`, and the pipe for its answers. `modules`: imported by the
+    server before it forks; `fds`: descriptors that stay open until the worker ends, such as the host's lock; `reading`:
+    whether it may be killed; `two_way`: whether it takes more requests (`ask`)."""
 
     def __init__(
         self,
@@ -108,10 +106,8 @@ class Job:
             raise self._died() from None
 
     def receive(self, timeout: float) -> list[Any] | None:
-        """The results that have arrived; empty after `timeout` seconds, None when the worker has ended.
-
-        Raises RuntimeError when its work failed, HostError when it could not be forked.
-        """
+        """The results that have arrived; empty after `timeout` seconds, None when the worker has ended. Raises
+        RuntimeError when its work failed, HostError when it could not be forked."""
         frames = self._receive(timeout)
         return None if frames is None else list(map(_result, frames))
 
@@ -124,10 +120,8 @@ class Job:
         return list(self._frames.add(chunk)) if chunk else None
 
     def answer(self, stall: Stall) -> Any:
-        """The next result. Raises Unreturned when the stall is over, which begins when the worker has started.
-
-        ChildProcessError when the worker has died, RuntimeError when its work failed.
-        """
+        """The next result. Raises Unreturned when the stall is over, which begins when the worker has started;
+        ChildProcessError when the worker has died, RuntimeError when its work failed."""
         starting = Stall(START_TIMEOUT)
         if self.pid and not stall.pid:
             stall.take_up(self.pid)
@@ -202,9 +196,7 @@ def call(
     server: ForkServer, function: Callable[..., object], *args: object, timeout: float, fds: Sequence[int] = ()
 ) -> Any:
     """Runs `function(*args)` for a change. It finishes even if the caller ends, and SIGINT is deferred meanwhile.
-
-    Raises Unreturned, ChildProcessError if the worker died, RuntimeError with the traceback of a bug, HostError.
-    """
+    Raises Unreturned, ChildProcessError if the worker died, RuntimeError with the traceback of a bug, HostError."""
     with deferred():  # a rollback must not start while this runs
         return begin(server, function, *args, timeout=timeout, fds=fds, reading=False)()
 

@@ -1,8 +1,6 @@
-"""Reads a process in /proc, kills it, reports progress, and keeps the verdicts of abandoned writes.
-
-A process is identified by pid and start time, because pids are reused: its ticket is `PID:START`. When an abandoned
-write returns after all, its worker appends the result to the file of verdicts.
-"""
+"""Reads a process in /proc, kills it, reports progress, and keeps the verdicts of abandoned writes. A process is
+identified by pid and start time, because pids are reused: its ticket is `PID:START`. When an abandoned write returns
+after all, its worker appends the result to the file of verdicts."""
 
 from __future__ import annotations
 

@@ -1,12 +1,8 @@
-"""The fork server: a process with one thread that forks workers on request, so that its client never forks.
-
-It never blocks: it imports, forks, collects ended workers, and on request kills a worker that reads. When its socket is
-closed, because the client has ended or has closed it, it kills the workers that read, and ends. A worker in a write is
-never killed.
-
-Each request is one message: `("run", job, function, modules)` with descriptors (for the answers, the page, and any
-others that the worker keeps), or `("kill", job)`.
-"""
+"""The fork server: a process with one thread that forks workers on request, so that its client never forks. It never
+blocks: it imports, forks, collects ended workers, and on request kills a worker that reads. When its socket is closed,
+because the client has ended or has closed it, it kills the workers that read, and ends. A worker in a write is never
+killed. Each request is one message: `("run", job, function, modules)` with descriptors (for the answers, the page, and
+any others that the worker keeps), or `("kill", job)`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""How long a worker has not answered, without the time in which it waited for a processor. Reads /proc only.
-
-A timeout means that the kernel, a device or a daemon does not answer, not that the machine is busy.
-"""
+"""How long a worker has not answered, without the time in which it waited for a processor. Reads /proc only. A timeout
+means that the kernel, a device or a daemon does not answer, not that the machine is busy."""
 
 from __future__ import annotations
 

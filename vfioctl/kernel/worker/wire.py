@@ -1,7 +1,5 @@
 """The wire format between client, fork server and workers: plain values (marshal), names of functions, descriptors.
-
-Blocks only on the descriptor that it is given. Uses `_socket`, because importing `socket` slows listings.
-"""
+Blocks only on the descriptor that it is given. Uses `_socket`, because importing `socket` slows listings."""
 
 from __future__ import annotations
 

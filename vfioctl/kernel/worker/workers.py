@@ -1,14 +1,8 @@
-"""The workers of a session, which read and write files of the kernel, one request after another.
-
-Each write and each part of a survey has a worker to itself, so one that blocks does not delay other threads.
-
-A worker is never killed while it writes. A write may block in the kernel without a timeout. The worker is then
-abandoned: when the write returns after all, the worker records the result (see `leave_verdict`) and ends. A worker that
-reads is killed instead.
-
-A request to write comes with copies of the lock descriptors, so that the locks are held until the write ends, even if
-the caller has ended.
-"""
+"""The workers of a session, which read and write files of the kernel, one request after another. Each write and each
+part of a survey has a worker to itself, so one that blocks does not delay other threads. A worker is never killed while
+it writes, which may block in the kernel without a timeout. Then it is abandoned: when the write returns after all, the
+worker records the result (see `leave_verdict`) and ends. A worker that reads is killed instead. A request to write
+comes with copies of the lock descriptors: the locks are held until the write ends, even if the caller has ended."""
 
 from __future__ import annotations
 
@@ -39,10 +33,8 @@ Reader = Callable[..., Callable[[str], Any]]
 
 
 class Worker:
-    """A worker, as its caller uses it. Not thread-safe: `Workers` gives it to one thread at a time.
-
-    Every request raises ChildProcessError when the worker has died; `write` raises Unreturned after its timeout.
-    """
+    """A worker, as its caller uses it. Not thread-safe: `Workers` gives it to one thread at a time. Every request
+    raises ChildProcessError when the worker has died; `write` raises Unreturned after its timeout."""
 
     def __init__(self, server: ForkServer, maker: Maker, *, modules: Sequence[str] = ()) -> None:
         function = "vfioctl.kernel.worker.workers:serve"
@@ -66,9 +58,7 @@ class Worker:
         self, reader: str, args: Sequence[object], subjects: Sequence[str], lost: Sequence[str] = ()
     ) -> None:
         """Requests the results of the subjects, which arrive in batches of `job`; None for the subjects in `lost`.
-
-        `job.page.at` is the index of the subject that is being read. The worker may be killed until `end_reading`.
-        """
+        `job.page.at` is the index of the subject that is being read. The worker may be killed until `end_reading`."""
         self.job.page.at = 0
         self.job.page.reading = True
         self.job.ask(framed(("read", reader, tuple(args), list(subjects), list(lost))))
