@@ -75,10 +75,8 @@ class InventoryApi:
 
     def inventory(self, *, nvml: bool = True, near: Sequence[str] | None = None) -> Inventory:
         """Return the host's devices as they are now, with their marks. `nvml`: whether NVML is asked.
-
-        `near`: selectors; if all are addresses of functions that exist, only these functions are read, with what
-        shares a bus, a card or a group with them. GPUs then have no names such as gpu0, which count all of a host's.
-        """
+        `near`: selectors; if all are addresses of functions that exist, only these functions are read, with what shares
+        a bus, a card or a group with them. GPUs then have no names such as gpu0, which count all of a host's."""
         # read the marks first: reads of a wedged device may block
         marks, problem = self._session.from_ledger(self._session.marks, NO_MARKS)
         wedged = [mark.subject for mark in marks if mark.kind == _WEDGED]
@@ -142,10 +140,8 @@ class InventoryApi:
         return marks_in(self._session.from_ledger(self._session.marks, NO_MARKS)[0])
 
     def find(self, selectors: Sequence[str], *, every: bool = False) -> tuple[PciAddress, ...]:
-        """Return the functions named by `0000:41:00.0`, `41:00.0`, `gpu0` or `10de:2330`.
-
-        Raises BadAddress, UnknownDevice, and BadSpec if an id matches several functions and `every` is false.
-        """
+        """Return the functions named by `0000:41:00.0`, `41:00.0`, `gpu0` or `10de:2330`. Raises BadAddress,
+        UnknownDevice, and BadSpec if an id matches several functions and `every` is false."""
         return self.chosen(self.inventory(nvml=False, near=selectors), selectors, every=every)
 
     @staticmethod

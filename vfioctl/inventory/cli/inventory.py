@@ -25,7 +25,6 @@ app = typer.Typer(add_completion=False)
 
 
 def _suggest_columns(_session: "Session", begun: str) -> list[tuple[str, str]]:
-    """Return completions of the last name in a list of columns."""
     from vfioctl.inventory.render.listing import FIELDS
 
     before, comma, _ = begun.rpartition(",")

@@ -1,8 +1,6 @@
-"""The devices of a host: its functions, and the look-ups between them, their groups and cards.
-
-May not do input or output. Facts that could not be read are None, and `unknown` says why. These are plain dataclasses,
-because a listing takes less time than importing pydantic and building its models.
-"""
+"""The devices of a host: its functions, and the look-ups between them, their groups and cards. May not do I/O. Facts
+that could not be read are None, and `unknown` says why. These are plain dataclasses, because a listing takes less time
+than importing pydantic and building its models."""
 
 from __future__ import annotations
 
@@ -215,10 +213,8 @@ class Inventory:
 
     @cached_property
     def numbered_gpus(self) -> Mapping[str, PciAddress]:
-        """`gpu0`, `gpu1`, ... in address order, the boot display last; VFs have no number.
-
-        GPUs behind a function that could not be read have none: it may be a GPU.
-        """
+        """`gpu0`, `gpu1`, ... in address order, the boot display last. VFs have no number, nor have GPUs after a
+        function that could not be read: it may be a GPU."""
         physical = (gpu for gpu in self.ordered_gpus if not gpu.is_vf)
         certain = takewhile(lambda gpu: not self._doubts(gpu), physical)
         return {f"gpu{number}": gpu.address for number, gpu in enumerate(certain)}

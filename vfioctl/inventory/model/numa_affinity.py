@@ -19,11 +19,9 @@ class Home(NamedTuple):
 
 def home_of(function: Function, inventory: Inventory) -> Home:
     """Return the node of a function: its own, that of its PF, of the nearest bridge above it, or the host's only one.
-
     Source: Documentation/ABI/testing/sysfs-bus-pci, numa_node: -1 means that the firmware does not report it.
     local_cpulist is of no use then: it has every online CPU (drivers/pci/pci-sysfs.c, pci_dev_show_local_cpu). Where
-    there is no numa_node, as in captures, the inventory has taken the node from it.
-    """
+    there is no numa_node, as in captures, the inventory has taken the node from it."""
     if function.numa_node is not None:
         return Home(function.numa_node, "the firmware")
     physical = inventory.by_address.get(function.physfn) if function.physfn else None

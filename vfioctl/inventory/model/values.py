@@ -1,7 +1,5 @@
-"""PCI addresses, the subjects of changes, and numbers as C writes them.
-
-May not do input or output, nor import pydantic before one of its models holds such a value.
-"""
+"""PCI addresses, the subjects of changes, and numbers as C writes them. May not do input or output, nor import pydantic
+before one of its models holds such a value."""
 
 from __future__ import annotations
 

@@ -85,7 +85,6 @@ def _vgpu(kernel: Reader, address: str) -> Iterator[_Use]:
 
 
 def _consoles(kernel: Reader, function: Function, below: Sequence[Descendant]) -> Iterator[_Use]:
-    """Yield the framebuffers that show the text console."""
     own = [device.path.rpartition("/")[2] for device in below if device.subsystem == "graphics"]
     if function.boot_vga and not own:
         own = [fb for fb in names_in(kernel, _FRAMEBUFFERS) if _is_of_firmware(kernel, fb)]
@@ -121,7 +120,6 @@ class _Disks:
         self._kernel = kernel
 
     def uses(self, below: Sequence[Descendant]) -> Iterator[_Use]:
-        """Yield the uses of the disks and partitions below a function."""
         disks = [device for device in below if device.subsystem == "block" and device.number]
         uses = {disk.path: [*self._uses(disk.number, disk.path)] for disk in disks}
         idle = [disk for disk in disks if not any(uses[other] for other in uses if _is_at_or_below(other, disk.path))]
@@ -142,7 +140,6 @@ class _Disks:
             yield from self._above(upper, depth - 1)
 
     def _above(self, upper: str, depth: int) -> Iterator[_DiskUse]:
-        """Yield the uses of a device that is built on this one."""
         home = f"{_BLOCK}/{upper}"
         label = text_of(self._kernel, f"{home}/dm/name") or upper
         undo = f"dmsetup remove {quote(label)}" if label != upper else f"take {upper} apart"

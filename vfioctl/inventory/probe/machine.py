@@ -1,8 +1,6 @@
-"""Reads what is around the functions: the IOMMU and its groups, NUMA nodes, the processor. May not write.
-
-The kernel command line only explains the IOMMU's state. Sources: arch/x86/kernel/cpu/proc.c and
-arch/arm64/kernel/cpuinfo.c; Documentation/ABI/stable/sysfs-devices-node.
-"""
+"""Reads what is around the functions: the IOMMU and its groups, NUMA nodes, the processor. May not write. The kernel
+command line only explains the IOMMU's state. Sources: arch/x86/kernel/cpu/proc.c and arch/arm64/kernel/cpuinfo.c;
+Documentation/ABI/stable/sysfs-devices-node."""
 
 from __future__ import annotations
 

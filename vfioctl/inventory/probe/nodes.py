@@ -1,8 +1,6 @@
 """Finds the devices below a function, the numbers of its device files, and which of them the kernel itself uses.
-
-May not write, nor import a model, because workers run it. Sources:
-linux/vfio.h; nvidia.ko's nv-procfs.c, nv-caps.c and procfs_nvswitch.c (open-gpu-kernel-modules).
-"""
+May not write, nor import a model, because workers run it. Sources: linux/vfio.h; nvidia.ko's nv-procfs.c, nv-caps.c and
+procfs_nvswitch.c (open-gpu-kernel-modules)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Recognises whose a process is: the unit, container, pod and guest of its cgroup, the guest of its command line.
-
 May not do input or output. Sources: cgroups(7); systemd's CONTROL_GROUP_INTERFACE; the cgroup names of Docker, Podman,
-containerd, CRI-O, LXC, Kata Containers and libvirt, under both cgroup drivers (systemd, cgroupfs) and both versions.
-"""
+containerd, CRI-O, LXC, Kata Containers and libvirt, under both cgroup drivers (systemd, cgroupfs) and both versions."""
 
 from __future__ import annotations
 
@@ -46,10 +44,8 @@ class Membership(NamedTuple):
 
 def membership(text: str, made_by_root: Callable[[str, str], str] = lambda _, path: path) -> Membership:
     """Parse the lines `ID:CONTROLLERS:PATH`. Version 1 has several lines; all of them are used.
-
     `made_by_root` (controllers, path): the beginning of the path that no ordinary user can have named. Nothing else is
-    believed, nor is what a user's slice has below the session or the user's systemd instance.
-    """
+    believed, nor is what a user's slice has below the session or the user's systemd instance."""
     lines = (line.split(":", 2) for line in text.split("\n"))
     paths = {made_by_root(parts[1], parts[2]): None for parts in lines if len(parts) == 3}
     units = [_of_path(path) for path in paths]

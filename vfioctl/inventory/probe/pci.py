@@ -1,10 +1,8 @@
-"""Reads one PCI function from its sysfs directory as plain facts.
-
-Runs in workers, which may be abandoned (`Kernel.survey`), so it returns plain data and may not keep state. Facts are
-named and typed as the fields of `Function` (which `function_of` makes of them), but for plain texts and tuples, and
-`local_cpus`: the texts of local_cpulist and local_cpus of a function without numa_node.
-Sources: Documentation/ABI/testing/sysfs-bus-pci; include/linux/ioport.h for the resource flags.
-"""
+"""Reads one PCI function from its sysfs directory as plain facts. Runs in workers, which may be abandoned
+(`Kernel.survey`), so it returns plain data and may not keep state. Facts are named and typed as the fields of
+`Function` (which `function_of` makes of them), but for plain texts and tuples, and `local_cpus`: the texts of
+local_cpulist and local_cpus of a function without numa_node. Sources: Documentation/ABI/testing/sysfs-bus-pci;
+include/linux/ioport.h for the resource flags."""
 
 from __future__ import annotations
 
@@ -54,10 +52,8 @@ def read_everything(kernel: Reader, address: str) -> Facts:
 
 
 def read_function(kernel: Reader, address: str, wanted: frozenset[str]) -> Facts:
-    """Return facts of one function as fields of model.Function; `unknown` names those that failed.
-
-    Raises KernelRefused if the function is gone, ValueError if neither its modalias nor its files identify it.
-    """
+    """Return facts of one function as fields of model.Function; `unknown` names those that failed. Raises KernelRefused
+    if the function is gone, ValueError if neither its modalias nor its files identify it."""
     home = f"{PCI_DEVICES}/{address}"
     directory = kernel.entries(home, wanted - _PHYSICAL, _NAMES)
     facts: Facts = {"address": address, "unknown": dict(directory.refused)}

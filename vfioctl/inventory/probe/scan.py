@@ -36,11 +36,9 @@ class Scan:
         names: bool = True,
         nvml: bool = True,
     ) -> None:
-        """Start the scan. `suspects`: functions whose attributes may block; only safe attributes are read.
-
-        `only`: the functions to read instead of all. `names`: whether names and modules are looked up, which takes
-        longer than reading a few functions. `nvml`: whether NVML is asked.
-        """
+        """Start the scan. `suspects`: functions whose attributes may block; only safe attributes are read. `only`: the
+        functions to read instead of all. `names`: whether names and modules are looked up, which takes longer than
+        reading a few functions. `nvml`: whether NVML is asked."""
         self._kernel = kernel
         self._catalogue = (catalogue or Catalogue(kernel)) if names else None
         self.problems: list[tuple[str, str]] = []
@@ -157,9 +155,7 @@ class FunctionReader:
 
 def neighbours(kernel: Reader, asked: Iterable[str]) -> list[str] | None:
     """Return the functions with these addresses, those on their buses, and the cards, groups, PFs and VFs of them all.
-
-    None if the whole host has to be read: a function does not exist, or its group does not list it.
-    """
+    None if the whole host has to be read: a function does not exist, or its group does not list it."""
     existing = names_in(kernel, PCI_DEVICES)
     waiting = [name for address in asked for name in (address, *_beginning(existing, address.rpartition(":")[0]))]
     if not set(waiting) <= set(existing):

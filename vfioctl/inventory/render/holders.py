@@ -59,7 +59,6 @@ def _row(holder: Holder) -> tuple[str, ...]:
 
 
 def _who(holder: Holder) -> str:
-    """Return the guest, container or unit of a process; the kind of other holders."""
     if holder.pid is None:
         return holder.kind.value
     return f"guest {holder.guest}" if holder.guest else holder.container or holder.unit or "-"

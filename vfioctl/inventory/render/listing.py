@@ -155,7 +155,6 @@ def _heading(inventory: Inventory) -> Iterator[Text]:
 
 
 def _by_kind(inventory: Inventory) -> Iterator[tuple[list[Function], str]]:
-    """Yield the GPUs and their VFs, each with its name; not what the host lacks."""
     for is_vf, noun in ((False, "GPU"), (True, "VF")):
         if gpus := [gpu for gpu in inventory.gpus if gpu.is_vf == is_vf]:
             yield gpus, noun
@@ -232,6 +231,5 @@ def _row(inventory: Inventory, *, held: Iterable[str], **row: Cell) -> _Row:
 
 
 def _one_or_count(names: Sequence[str], noun: str) -> str:
-    """Return the only name; `3 claims` for several."""
     different = set(names)
     return words.counted(len(different), noun) if len(different) > 1 else "".join(different)

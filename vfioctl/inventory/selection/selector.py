@@ -1,7 +1,5 @@
 """Chooses functions, by selectors (`0000:41:00.0`, `41:00.0`, `gpu0`, `10de:2330`) or by the filters of a listing.
-
-May not do input or output. Imports no model, so that a listing can be asked for before the models are imported.
-"""
+May not do I/O. Imports no model, so that a listing can be asked for before the models are imported."""
 
 from __future__ import annotations
 
@@ -21,9 +19,7 @@ UNKNOWN_NODE = "unknown"
 
 def select(inventory: Inventory, selectors: Sequence[str], *, every: bool | None) -> tuple[PciAddress, ...]:
     """Return the selected functions, each once, in address order. Raises BadAddress, BadSpec, UnknownDevice.
-
-    `every`: whether an id may match several functions; None where only one can be named.
-    """
+    `every`: whether an id may match several functions; None where only one can be named."""
     if not selectors:
         raise BadSpec("no device was named", hint="name one as 0000:41:00.0, 41:00.0, gpu0 or 10de:2330")
     addresses = {address for selector in selectors for address in _select(inventory, selector, every=every)}
