@@ -1,7 +1,5 @@
-"""The use cases of placement: reads what a request needs of the host once; `place` then decides purely.
-
-The ledger calls `place` inside a transaction, so that what is taken cannot change before the claim is recorded.
-"""
+"""The use cases of placement: reads what a request needs of the host once; `place` then decides purely. The ledger
+calls `place` inside a transaction, so that what is taken cannot change before the claim is recorded."""
 
 from __future__ import annotations
 
@@ -58,10 +56,8 @@ class PlacementApi:
         return read_capacity(self._session.kernel, inventory, taken, settings, cpus=cpus)
 
     def read(self, request: ClaimRequest, taken: Taken, context: Context = NO_CONTEXT) -> Capacity:
-        """Return what `place` decides a request from; vGPUs are planned already.
-
-        Raises BadSpec for an unknown NUMA node, NoCapacity if the vGPUs do not fit.
-        """
+        """Return what `place` decides a request from; vGPUs are planned already. Raises BadSpec for an unknown NUMA
+        node, NoCapacity if the vGPUs do not fit."""
         # NVML takes long, and reports no more of the devices than their memory and names
         nvml = bool(request.memory_min or request.model)
         inventory = on_nodes(self._devices.inventory(nvml=nvml), context.nodes)
@@ -92,10 +88,8 @@ class PlacementApi:
     def holders(
         self, functions: Sequence[Function], mdevs: Sequence[Uuid], inventory: Inventory, *, drivers: bool
     ) -> tuple[Holder, ...]:
-        """Return who has these devices open, so that they cannot be given to others.
-
-        `drivers`: also who has a function that is with its host driver; services that only monitor it do not count.
-        """
+        """Return who has these devices open, so that they cannot be given to others. `drivers`: also who has a function
+        that is with its host driver; services that only monitor it do not count."""
         from vfioctl.inventory.model.holders import HolderKind
 
         devices = self._devices
@@ -128,10 +122,8 @@ class PlacementApi:
         return {gpu: f"held by {some_of(dict.fromkeys(holders), 2)}" for gpu, holders in names.items() if holders}
 
     def free_vgpus(self, word: str, taken: Taken, exclude: Collection[str]) -> tuple[Subject, ...]:
-        """Return existing vGPUs that no claim has and nobody has open, on as few NUMA nodes as possible.
-
-        `word`: TYPE or TYPE=N. `exclude`: devices that others have. Raises BadSpec for an unknown type, NoCapacity.
-        """
+        """Return existing vGPUs that no claim has and nobody has open, on as few NUMA nodes as possible. `word`: TYPE
+        or TYPE=N. `exclude`: devices that others have. Raises BadSpec for an unknown type, NoCapacity."""
         from vfioctl.vgpu.model.lookup import type_and_number
         from vfioctl.vgpu.model.vgpu import VgpuState
 

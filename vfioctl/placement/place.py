@@ -33,9 +33,7 @@ _FREE = "free, with room for one; cards with less to spare go first"
 
 def place(request: ClaimRequest, capacity: Capacity) -> Placement:
     """Return what a request gets: the devices that it names, a number of GPUs, or the vGPUs that are planned for it.
-
-    Raises NoCapacity with the reason for each GPU that cannot be chosen, UnknownDevice, BadSpec.
-    """
+    Raises NoCapacity with the reason for each GPU that cannot be chosen, UnknownDevice, BadSpec."""
     if capacity.realtime and request.cpus and capacity.topology.isolated:
         with suppress(NoCapacity):
             return _placed(request, capacity.for_isolated_only)

@@ -1,8 +1,4 @@
-"""Chooses CPUs for a claim: whole cores, whole L3 caches where they fit. Pure.
-
-The score of a choice is, in this order: the number of L3 caches it is spread over, and the free CPUs that remain at
-these caches. Both are as small as they can be.
-"""
+"""Chooses whole cores for a claim: on the fewest L3 caches, then with the fewest free CPUs left at these. Pure."""
 
 from __future__ import annotations
 

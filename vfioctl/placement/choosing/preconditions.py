@@ -30,11 +30,8 @@ def refusals(request: ClaimRequest, capacity: Capacity, functions: Sequence[Func
 
 
 def refusal(function: Function, request: ClaimRequest, capacity: Capacity, asked: Sequence[PciAddress] = ()) -> str:
-    """Return why a function cannot be given as a whole; empty if it can be.
-
-    `asked`: all functions that the request names, which may be in one group; none if they are to be chosen. For vGPUs:
-    why none may be created on it.
-    """
+    """Return why a function cannot be given as a whole (for vGPUs: why none may be created on it); empty if it can be.
+    `asked`: all functions that the request names, which may be in one group; none if they are to be chosen."""
     scope = scope_of(capacity.inventory, asked or (function.address,))
     return next(filter(None, _reasons(function, request, capacity, scope, named=bool(asked))), "")
 

@@ -1,9 +1,7 @@
-"""The places where PCIe paths of GPUs meet, and the best choice of GPUs below one. Pure.
-
-The cost of a choice is a sum over these places, and each part depends only on the number of GPUs chosen below the
-place. So the best choice below a place consists of best choices below its children. Dynamic programming by place and
-number finds it; trying all choices of 8 among 1,024 GPUs would take for ever.
-"""
+"""The places where PCIe paths of GPUs meet, and the best choice of GPUs below one. Pure. The cost of a choice is a sum
+over these places, and each part depends only on the number of GPUs chosen below the place. So the best choice below a
+place consists of best choices below its children. Dynamic programming by place and number finds it; trying all choices
+of 8 among 1,024 GPUs would take for ever."""
 
 from __future__ import annotations
 
@@ -106,9 +104,7 @@ class Meeting:
 
 def divided(parts: Sequence[Sequence[int]], most: int, place: Meeting, least: Sequence[int] = ()) -> Best:
     """Divide up to `most` GPUs among the parts of a place. `parts`: for each, the costs of 0, 1, ... of its GPUs.
-
-    `least`: how many GPUs come at least from each part; 0 if empty. Among equal choices, the first parts give most.
-    """
+    `least`: how many GPUs come at least from each part; 0 if empty. Among equal choices, the first parts give most."""
     best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, ())}
     for costs, fewest in zip(parts, least or [0] * len(parts), strict=True):
         longer: dict[int, tuple[int, tuple[int, ...]]] = {}

@@ -79,7 +79,6 @@ def _why_mixed(gpus: Sequence[Function]) -> Iterator[str]:
 
 
 def _why_without_switches(pool: Pool, chosen: Sequence[PciAddress]) -> Iterator[str]:
-    """Yield a warning about the NVSwitches of a host all of whose GPUs are taken."""
     inventory = pool.capacity.inventory
     switches = [
         function.address

@@ -26,11 +26,9 @@ def read_capacity(
     links: bool = False,
     cpus: bool = True,
 ) -> Capacity:
-    """Return the host's devices, CPUs and hugepages with what claims and settings take of them.
-
-    What cannot be read is not offered: a pool of hugepages, a CPU. `links`: whether NVML is asked for NVLink peers,
-    which may take a second. `cpus`: whether all processes are looked at for pinned guests.
-    """
+    """Return the host's devices, CPUs and hugepages with what claims and settings take of them. What cannot be read is
+    not offered: a pool of hugepages, a CPU. `links`: whether NVML is asked for NVLink peers, which may take a second.
+    `cpus`: whether all processes are looked at for pinned guests."""
     topology = read_topology(kernel, inventory.numa_nodes)
     nodes = [{cpu for core in cores for cpu in core.cpus} for cores in topology.by_node.values()]
     return Capacity(
@@ -50,10 +48,8 @@ _SIZE = re.compile(r"hugepages-([0-9]{1,9})kB", re.ASCII)
 
 
 def read_hugepages(kernel: FileReader, nodes: Sequence[int]) -> tuple[HugepagePool, ...]:
-    """Return the hugepages by node and size; those of node 0 are all of the host on a kernel without NUMA.
-
-    A pool that cannot be read is left out. Pages that a mapping has reserved and not touched are not free.
-    """
+    """Return the hugepages by node and size; those of node 0 are all of the host on a kernel without NUMA. A pool that
+    cannot be read is left out. Pages that a mapping has reserved and not touched are not free."""
     homes = {node: NODE.format(node) for node in nodes} or {0: HOST}
     reserved = {name: number_in(text_of(kernel, f"{HOST}/{name}/resv_hugepages")) or 0 for name in _sizes(kernel, HOST)}
     return tuple(

@@ -1,8 +1,6 @@
 """Reads the CPUs: which are online, which share a core, which share an L3 cache. May not write.
-
 Sources: Documentation/ABI/stable/sysfs-devices-system-cpu, Documentation/admin-guide/cputopology.rst. The files of one
-CPU list all that share its core or its cache, so most CPUs need no read of their own.
-"""
+CPU list all that share its core or its cache, so most CPUs need no read of their own."""
 
 from __future__ import annotations
 
@@ -49,10 +47,8 @@ def read_online(kernel: FileReader) -> Collection[int] | None:
 
 def read_isolated(kernel: FileReader) -> frozenset[int]:
     """Return the CPUs that are isolated from the scheduler, or that have no timer tick while they run one task.
-
     Source: Documentation/admin-guide/kernel-parameters.txt, isolcpus and nohz_full. Without the files that report them,
-    as in older recordings, the command line is read. What has another form isolates nothing.
-    """
+    as in older recordings, the command line is read. What has another form isolates nothing."""
     lists = [text_of(kernel, f"{CPUS}/{name}") for name in _ISOLATED if kernel.has(f"{CPUS}/{name}")]
     if not lists:
         lists = [",".join(cpus) for name, flags, cpus in _options(kernel) if not flags or "domain" in flags]
