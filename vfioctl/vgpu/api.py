@@ -67,10 +67,8 @@ class VgpuApi:
         return self._devices.find([word])[0] if word.startswith("gpu") and word[3:].isdecimal() else word
 
     def holders(self, selectors: Sequence[str], *, every: bool = False) -> Holders:
-        """The holders of functions, with the rest of their cards and groups, and of mediated devices.
-
-        A mediated device is given by its UUID, or a unique prefix of it. Raises what `find` raises, and BadSpec.
-        """
+        """The holders of functions, with the rest of their cards and groups, and of mediated devices, each given by its
+        UUID, or a unique prefix of it. Raises what `find` raises, and BadSpec."""
         from vfioctl.vgpu.lifecycle.holders import holders
 
         return holders(self._devices, self.vgpus, selectors, every=every)
@@ -88,11 +86,9 @@ class VgpuApi:
         persistent: bool = False,
         exclude: Sequence[str] = (),
     ) -> Plan:
-        """The plan that creates `count` vGPUs of a type, given by id, name or profile.
-
-        `parent`: a card or parent as in `vgpus`, or `gpu0`. `uuids`: one for each mediated device; generated if
-        empty. `exclude`: names of parents to avoid. Raises NoCapacity, DeviceInUse, BadSpec, UnknownDevice.
-        """
+        """The plan that creates `count` vGPUs of a type, given by id, name or profile. `parent`: a card or parent as in
+        `vgpus`, or `gpu0`. `uuids`: one for each mediated device; generated if empty. `exclude`: names of parents to
+        avoid. Raises NoCapacity, DeviceInUse, BadSpec, UnknownDevice."""
         from uuid import uuid4
 
         from vfioctl.units import Uuid
@@ -137,10 +133,8 @@ class VgpuApi:
         elsewhere: Callable[[VfioctlError], None] | None = None,
     ) -> Outcome:
         """Creates vGPUs; see `plan_create`. If a parent has been taken meanwhile, retries on others, if none is named.
-
         `confirm`: called with each plan before it is carried out; may raise to cancel. `elsewhere`: called with the
-        NoCapacity error before each retry. Raises what `plan_create` and `Session.apply` raise.
-        """
+        NoCapacity error before each retry. Raises what `plan_create` and `Session.apply` raise."""
         from vfioctl.vgpu.lifecycle.restore import create_somewhere
 
         make = partial(
@@ -172,11 +166,9 @@ class VgpuApi:
         wait: float = 0.0,
         waiting: Waiting | None = None,
     ) -> Plan:
-        """The plan that removes vGPUs, given by UUID, unique prefix of a UUID, or address of a VF.
-
-        `definition`: also definitions that vfioctl did not write, which takes `foreign`.
-        `wait`: seconds to wait for holders; `waiting` is called meanwhile. Raises Foreign, DeviceInUse, BadSpec.
-        """
+        """The plan that removes vGPUs, given by UUID, unique prefix of a UUID, or address of a VF. `definition`: also
+        definitions that vfioctl did not write, which takes `foreign`. `wait`: seconds to wait for holders; `waiting` is
+        called meanwhile. Raises Foreign, DeviceInUse, BadSpec."""
         from vfioctl.inventory.model.values import subject
         from vfioctl.vgpu.model.intents import RemoveVgpuIntent, asked
 
@@ -205,10 +197,8 @@ class VgpuApi:
         wait: float = 0.0,
         waiting: Waiting | None = None,
     ) -> Plan:
-        """The plan that sets the number of VFs of a PF; None: all that it supports. `wait`: see `plan_remove`.
-
-        Raises BadSpec, DeviceInUse, Foreign, HostError, and what `InventoryApi.find` raises.
-        """
+        """The plan that sets the number of VFs of a PF; None: all that it supports. `wait`: see `plan_remove`. Raises
+        BadSpec, DeviceInUse, Foreign, HostError, and what `InventoryApi.find` raises."""
 
         def make() -> Plan:
             inventory = self._devices.inventory()
@@ -225,10 +215,8 @@ class VgpuApi:
         return until_released(make, wait=wait, waiting=waiting)
 
     def plan_profile(self, device: str, values: Iterable[tuple[str, str]]) -> Plan:
-        """The plan that sets profile values of an xe card: pairs such as `vf1/exec_quantum_ms` and its value.
-
-        Raises BadSpec, and what `InventoryApi.find` raises.
-        """
+        """The plan that sets profile values of an xe card: pairs such as `vf1/exec_quantum_ms` and its value. Raises
+        BadSpec, and what `InventoryApi.find` raises."""
         inventory = self._devices.inventory()
         (address,) = self._devices.chosen(inventory, [device])
         from vfioctl.vgpu.model.intents import ProfileIntent
@@ -241,21 +229,16 @@ class VgpuApi:
         return (*persistent, *damaged)
 
     def plan_persistent(self, file: str) -> Plan | None:
-        """The plan that creates what one definition defines; None when it exists already.
-
-        Raises BadDocument for a damaged file, and what `plan_create` and `plan_vfs` raise.
-        """
+        """The plan that creates what one definition defines; None when it exists already. Raises BadDocument for a
+        damaged file, and what `plan_create` and `plan_vfs` raise."""
         from vfioctl.vgpu.lifecycle.planning import draft_persistent
 
         draft = draft_persistent(file, *self._persistent(), self.vgpus, self._draft)
         return None if draft is None else self._session.plan(draft)
 
     def restore(self, *, wait: float = 0.0, progress: Progress | None = None, dry_run: bool = False) -> Restored:
-        """Creates what is persistent: VFs first, then vGPUs. What exists already is left unchanged.
-
-        A failure does not prevent the others from being created. `wait`: seconds to retry failures, because a driver
-        may not be loaded yet at boot. A change that a reboot interrupted is recovered first.
-        """
+        """First recovers a change that a reboot interrupted, then creates what is persistent and missing: VFs, then
+        vGPUs, each even if others fail. `wait`: seconds to retry failures: a driver may not be loaded yet at boot."""
         from vfioctl.vgpu.lifecycle.restore import restore
 
         if dry_run:

@@ -25,10 +25,8 @@ class VgpusReady(Check):
     kind: ClassVar[str] = CHECK
 
     def verify(self, context: Context, plan: Plan, subjects: Sequence[str]) -> Mapping[str, Any]:
-        """Reports the created vGPUs or VFs, and the remaining capacity.
-
-        Raises VerifyError when a node does not appear within `settle` seconds. Wedged devices are not read.
-        """
+        """Reports the created vGPUs or VFs, and the remaining capacity. Does not read wedged devices. Raises
+        VerifyError when a node does not appear within `settle` seconds."""
         created = {change.subject for change in plan.changes if creates(change)}
         if not created and not plan.changes_of(*VF_COUNTS):
             removed = {change.subject for change in plan.changes if removes(change)}

@@ -1,7 +1,5 @@
-"""The protocol of a dialect, which reads one of the kernel's vGPU interfaces, and what several dialects share.
-
-Imports no model: its readers run in workers while the caller still imports one.
-"""
+"""The protocol of a dialect, which reads one of the kernel's vGPU interfaces, and what several dialects share. Imports
+no model: its readers run in workers while the caller still imports one."""
 
 from __future__ import annotations
 
@@ -62,9 +60,7 @@ def instance_facts(kernel: FileReader, home: str) -> Facts:
 
 def own_attributes(kernel: FileReader, folder: str, files: Collection[str]) -> tuple[Mapping[str, str], Facts]:
     """The texts of the non-empty files in the vendor driver's directory, and by file, why others could not be read.
-
-    NVIDIA's driver returns ENXIO for files that have no value before a guest runs; these are left out.
-    """
+    NVIDIA's driver returns ENXIO for files that have no value before a guest runs; these are left out."""
     try:
         directory = kernel.directory(folder, files, ("",))
     except KernelRefused as error:
@@ -95,11 +91,9 @@ _GVT_AMOUNTS = 3
 
 def described(name: str, description: str) -> Facts:
     """The fields of `VgpuType` that follow from its name and description: free text of drivers, in these forms.
-
     `num_heads=1, frl_config=60, framebuffer=4096M, max_resolution=4096x2400, max_instance=4` (NVIDIA),
     `virtual display, 16 MB video memory` (samples/vfio-mdev/mbochs.c), `low_gm_size: 128MB` and so on, a line each
-    (GVT-g). Malformed parts are ignored.
-    """
+    (GVT-g). Malformed parts are ignored."""
     profile = next(iter(name.rsplit(maxsplit=1)[-1:]), "")
     return {"profile": profile, **_by_profile(profile), **_by_pairs(description), **_by_amounts(description)}
 

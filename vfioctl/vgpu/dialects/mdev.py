@@ -1,7 +1,5 @@
 """Reads mediated devices: types are in `mdev_supported_types` of a PF, of each VF, or of a non-PCI device.
-
-Sources: Documentation/ABI/testing/sysfs-bus-vfio-mdev; drivers/vfio/mdev/mdev_core.c and mdev_sysfs.c.
-"""
+Sources: Documentation/ABI/testing/sysfs-bus-vfio-mdev; drivers/vfio/mdev/mdev_core.c and mdev_sysfs.c."""
 
 from __future__ import annotations
 

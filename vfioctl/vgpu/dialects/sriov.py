@@ -1,9 +1,7 @@
-"""Reads plain SR-IOV: VFs without vGPU types, of Intel, AMD or any other driver, and Intel's xe with its profiles.
-
-All VFs are created at once. `sriov_numvfs` is never read: it takes the device's lock, which is held while VFs are
-removed (drivers/pci/iov.c). The `virtfn` links are counted instead. Sources: Documentation/PCI/pci-iov-howto.rst;
-Documentation/ABI/testing/sysfs-driver-intel-xe-sriov. EUCLEAN: the tiles of a card have different values.
-"""
+"""Reads plain SR-IOV: VFs without vGPU types, all created at once, of any driver, and Intel's xe with its profiles.
+Counts the `virtfn` links: reading `sriov_numvfs` takes a lock that is held while VFs are removed (drivers/pci/iov.c).
+Sources: Documentation/PCI/pci-iov-howto.rst; Documentation/ABI/testing/sysfs-driver-intel-xe-sriov. EUCLEAN: the tiles
+of a card have different values."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Reads NVIDIA's vendor-specific VFIO: a VF has `nvidia/creatable_vgpu_types`, and can be one vGPU of one of them.
-
-The file lists the types that can be created now: it shrinks as vGPUs are created on any VF of the card. On a VF that is
-a vGPU it is empty, or lists the types that could replace the current one. NVML knows all types of the card. Seen on
-Linux 6.8 and later with vGPU 17 and later; detected by its files, not by these versions.
-"""
+"""Reads NVIDIA's vendor-specific VFIO: a VF has `nvidia/creatable_vgpu_types`, and can be one vGPU of one of them. The
+file lists the types that can be created now: it shrinks as vGPUs are created on any VF of the card. On a VF that is a
+vGPU it is empty, or lists the types that could replace the current one. NVML knows all types of the card. Seen on Linux
+6.8 and later with vGPU 17 and later; detected by its files, not by these versions."""
 
 from __future__ import annotations
 

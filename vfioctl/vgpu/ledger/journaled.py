@@ -44,10 +44,8 @@ def read_made(session: Session, names: Collection[str]) -> Mapping[str, Made]:
 
 
 def claimed_and_lost(session: Session, vgpus: Vgpus) -> tuple[Reserved, ...]:
-    """Return the vGPUs that others have reserved and that do not exist now, as after a reboot.
-
-    The journal tells their types. Users who may not read it do not learn of them: they cannot create vGPUs either.
-    """
+    """Return the vGPUs that others have reserved and that do not exist now, as after a reboot. The journal tells their
+    types. Users who may not read it do not learn of them: they cannot create vGPUs either."""
     existing = {vgpu.id for vgpu in vgpus.instances if vgpu.state is not VgpuState.DEFINED}
     places = {parent.name for card in vgpus.cards for parent in card.parents if parent.name != card.id}
     reservations = session.from_ledger(session.reservations, NOTHING_RESERVED)[0]

@@ -1,7 +1,5 @@
 """Turns an intent into the draft of a plan: reads the facts that it needs, and calls the planner. Changes nothing.
-
-Reads only the vGPUs and functions that the intent names: creating a vGPU takes less time than reading a whole host.
-"""
+Reads only the vGPUs and functions that the intent names: creating a vGPU takes less time than reading a whole host."""
 
 from __future__ import annotations
 
@@ -104,7 +102,6 @@ class Planning:
         return self._inventory or self._devices.inventory()
 
     def _facts(self, names: Iterable[str]) -> Mapping[str, Fact]:
-        """The facts of the names that are PCI functions; other devices have none."""
         addresses = [name for name in dict.fromkeys(names) if PCI_ADDRESS.fullmatch(name)]
         return self._devices.facts(addresses) if addresses else {}
 
@@ -137,10 +134,8 @@ def draft_persistent(
     vgpus: Callable[[], Vgpus],
     draft: Callable[[Intent], Draft],
 ) -> Draft | None:
-    """The draft that creates what a definition defines; None when it exists already, or there is no such file.
-
-    Raises BadDocument for a damaged file, DeviceInUse when the PF has another number of VFs.
-    """
+    """The draft that creates what a definition defines; None when it exists already, or there is no such file. Raises
+    BadDocument for a damaged file, DeviceInUse when the PF has another number of VFs."""
     if file in damaged:
         raise BadDocument(f"{file}: {damaged[file]}", hint="repair the file, or remove it")
     if file not in found or _exists(vgpus, found[file]):

@@ -36,11 +36,8 @@ def restore(
     *,
     wait: float,
 ) -> Restored:
-    """Creates what the files define. A failure does not prevent the others from being created.
-
-    `make`: plans one file, or returns None if nothing is missing. `apply`: carries out a plan; None: dry run.
-    `earlier`: failures before this. `wait`: seconds to retry failures.
-    """
+    """Creates what the files define, each even if others fail. `make`: plans one file; None if nothing is missing.
+    `apply`: carries out a plan; None: dry run. `earlier`: failures before this. `wait`: seconds to retry failures."""
     plans: list[Plan] = []
     outcomes: list[Outcome] = []
     failures = dict(earlier)
@@ -78,11 +75,9 @@ def create_somewhere(
     exclude: Sequence[str],
     elsewhere: Callable[[VfioctlError], None] | None,
 ) -> Outcome:
-    """The outcome of the first plan that succeeds; each retry excludes the parents that refused.
-
-    `make`: makes a plan that avoids the parents in `exclude`. `elsewhere` is called with the error before each retry.
-    Raises what `make` and `apply` raise; NoCapacity after the last attempt, or when there is no other parent.
-    """
+    """The outcome of the first plan that succeeds; each retry excludes the parents that refused. `make`: makes a plan
+    that avoids the parents in `exclude`. `elsewhere` is called with the error before each retry. Raises what `make` and
+    `apply` raise; NoCapacity after the last attempt, or when there is no other parent."""
     excluded = list(exclude)
     plan = make(exclude=excluded)
     for _ in range(1, _MOST_TRIES):

@@ -170,7 +170,6 @@ def refuse_uuids(uuids: Sequence[Uuid], count: int) -> None:
 
 
 def _is_about(plan: Plan, kinds: AbstractSet[str], subjects: Iterable[str]) -> bool:
-    """Whether the plan changes only resources of these kinds and subjects."""
     return {change.kind for change in plan.changes} <= kinds and {*plan.subjects} <= {*subjects}
 
 
@@ -179,7 +178,6 @@ def _pairs(parameters: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def _with_options(words: list[str], **options: bool) -> str:
-    """The words of a command, followed by the options that are set."""
     return " ".join([*words, *(f"--{name.replace('_', '-')}" for name, value in options.items() if value)])
 
 
@@ -188,7 +186,6 @@ def _was_defined(plan: Plan, change: Change) -> bool:
 
 
 def _created_again(plan: Plan, change: Change) -> str:
-    """The command that creates a removed vGPU."""
     if change.kind == MDEV:
         parent, _, kind = change.before.partition("/")
         line = f"vfioctl vgpu create {kind} --parent {parent} --uuid {change.name}"

@@ -1,7 +1,4 @@
-"""The kinds of resources that a change of vGPUs or VFs sets, their files, and the facts of a PF that plans need.
-
-May not do input or output.
-"""
+"""The kinds of resources of vGPUs and VFs, their files, and facts of a PF for plans. May not do input or output."""
 
 from __future__ import annotations
 

@@ -61,11 +61,9 @@ def long_address(word: str) -> str:
 
 
 def with_owners(found: Vgpus, created: Mapping[str, Created], wedged: Mapping[str, str] = NOTHING) -> Vgpus:
-    """The vGPUs with their owner. vfioctl owns those that its ledger has with the same parent and type.
-
-    `wedged`: by device, the write that never returned. The kernel hides the type of some vGPUs; it is then taken from
-    the ledger. A vGPU that the kernel does not show at all is added, because it may still use its share of the card.
-    """
+    """The vGPUs with their owner: vfioctl for those that its ledger has with the same parent and type. `wedged`: by
+    device, the write that never returned. A type that the kernel hides is taken from the ledger; a vGPU that it does
+    not show at all is added, because it may still use its share of the card."""
     homes = {parent.name: card.id for card in found.cards for parent in card.parents}
     created = {name: replace(m, card=homes.get(m.place.partition("/")[0], m.card)) for name, m in created.items()}
     types = {(card.id, kind.id): kind for card in found.cards for kind in card.types}

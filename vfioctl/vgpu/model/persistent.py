@@ -1,9 +1,6 @@
-"""Definitions: files from which vGPUs and VFs are created at boot. May not do input or output.
-
-Mediated devices are defined in the format of mdevctl, so that mdevctl and libvirt can start them: JSON with an indent
-of two and no final newline (mdevctl 1.2.0). mdevctl has no format for NVIDIA's vendor-specific VFIO and for numbers of
-VFs; vfioctl uses its own for these.
-"""
+"""Definitions: files from which vGPUs and VFs are created at boot. May not do input or output. Mediated devices have
+mdevctl's format, so that mdevctl and libvirt can start them: JSON with an indent of two and no final newline (mdevctl
+1.2.0). mdevctl has none for NVIDIA's vendor-specific VFIO and numbers of VFs: vfioctl uses its own."""
 
 from __future__ import annotations
 

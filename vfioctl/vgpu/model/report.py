@@ -1,7 +1,4 @@
-"""What a change of vGPUs reports as plain objects: the names of types in its plan, and its results in the outcome.
-
-May not do input or output.
-"""
+"""Plain objects for a change of vGPUs: type names in its plan, results in its outcome. May not do input or output."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""vGPUs as values: the cards that offer them, their types, the parents they are created on, the existing vGPUs.
-
-May not do input or output. These are plain dataclasses, because listing ten thousand type directories takes less time
-than importing pydantic and building its models.
-"""
+"""vGPUs as values: cards, their types, the parents that vGPUs are created on, vGPUs. May not do input or output. Plain
+dataclasses: listing ten thousand type directories takes less time than importing pydantic and building models."""
 
 from __future__ import annotations
 

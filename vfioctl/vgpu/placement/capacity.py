@@ -1,8 +1,5 @@
-"""Computes how many vGPUs a card has room for, and what remains after some are created. Does no input or output.
-
-Every answer is a range that contains the true number. No limit is assumed that the kernel's interface does not
-report. vGPUs that others create in the meantime are not taken into account.
-"""
+"""Computes a card's room for vGPUs, now and after some are created. Pure. Every answer is a range that contains the
+true number, assumes no limit that the kernel's interface does not report, and ignores what others create meanwhile."""
 
 from __future__ import annotations
 
@@ -20,10 +17,8 @@ Request = Mapping[str, int]
 
 
 def counted(card: VgpuCard) -> VgpuCard:
-    """The card with its sharing rule, its size mode and the available number of each type filled in.
-
-    They are derived from what the parents offer. `card.size_mode`: the mode that NVML reports, or unknown.
-    """
+    """The card with its sharing rule, its size mode and the available number of each type, derived from the parents'
+    offers. `card.size_mode`: the mode that NVML reports, or unknown."""
     card = replace(card, sharing=_sharing(card))
     card = replace(card, size_mode=_size_mode(card))
     return replace(card, types=tuple(replace(kind, available=_available(card, kind)) for kind in card.types))
@@ -72,11 +67,9 @@ def _size_mode(card: VgpuCard) -> SizeMode:
 
 
 def _mode_shown(card: VgpuCard, sizes: AbstractSet[_Size], offered: AbstractSet[_Size]) -> SizeMode:
-    """The mode that the existing vGPUs and the offers show.
-
-    Two sizes on one card show mixed-size mode. If only the existing size is still offered, but a smaller type is
-    not, the card is in same-size mode: in mixed-size mode a smaller type fits wherever a larger one does.
-    """
+    """The mode that the existing vGPUs and the offers show. Two sizes on one card show mixed-size mode. If only the
+    existing size is still offered, but a smaller type is not, the card is in same-size mode: in mixed-size mode a
+    smaller type fits wherever a larger one does."""
     if not sizes or any(memory is None for _, memory in sizes | offered):
         return SizeMode.UNKNOWN
     if len(sizes) > 1 or offered - sizes:
@@ -141,7 +134,6 @@ def _nominal(memory_bytes: int) -> int:
 
 
 def _remaining(card: VgpuCard, kind: VgpuType, request: Request) -> Count:
-    """The number of vGPUs of one type that can still be created after the request."""
     if not request:
         return kind.available
     if card.sharing is Sharing.VFS:
@@ -172,11 +164,9 @@ def _places(card: VgpuCard, kind: VgpuType, request: Request) -> int | None:
 
 
 def _stock(card: VgpuCard) -> Mapping[str, tuple[int, int | None]] | None:
-    """The free amount of each resource of the pool, as `[at least, below)`; None when the types share no pool.
-
-    For one resource, a type that fits n more times shows that at least n times its amount is free, and less than
-    n + 1 times. When a type uses several resources, any of them may be the one that limits it.
-    """
+    """The free amount of each resource of the pool, as `[at least, below)`; None when the types share no pool. For one
+    resource, a type that fits n more times shows that at least n times its amount is free, and less than n + 1 times.
+    When a type uses several resources, any of them may be the one that limits it."""
     amounts = {amount for kind in card.types for amount in kind.takes}
     if not amounts or any(set(kind.takes) != amounts or min(kind.takes.values()) <= 0 for kind in card.types):
         return None

@@ -1,9 +1,6 @@
-"""Computes how many vGPUs each card takes, for each strategy. Pure; `reasons` explains the result.
-
-Binpack finds the optimum. The score of a split is a sum over its cards, so the best split over all cards consists of
-best splits over fewer cards. Dynamic programming by card and number finds it; trying all splits of 64 vGPUs on eight
-cards would take too long.
-"""
+"""Computes how many vGPUs each card takes, for each strategy. Pure; `reasons` explains the result. Binpack finds the
+optimum by dynamic programming by card and number: a score is a sum over cards, so the best split consists of best
+splits over fewer cards. Trying all splits of 64 vGPUs on eight cards would take too long."""
 
 from __future__ import annotations
 
@@ -133,12 +130,10 @@ def _number(score: Sequence[int]) -> int:
 
 
 def _scores(candidate: Candidate, highest: int, sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """The scores of a card with 0, 1, ... `highest` new vGPUs. Higher is better; earlier parts take precedence.
-
-    Keeping a card empty takes precedence over forecasts: an empty card can still take any size, and the kernel does not
-    report that one size excludes the others. This does not apply to pools. The lower bound for the type's own size is
-    ignored: it falls by the same number on any card, and is known for some cards only.
-    """
+    """The scores of a card with 0, 1, ... `highest` new vGPUs. Higher is better; earlier parts take precedence. Keeping
+    a card empty takes precedence over forecasts, except for pools: an empty card can still take any size, and the
+    kernel does not report that one size excludes the others. The lower bound for the type's own size is ignored: it
+    falls by the same number on any card, and is known for some cards only."""
     card, own = _measured(candidate), bulk(candidate.kind)
     measures = {**gauges(candidate.card), own: candidate.kind}
     is_empty, is_stock = not candidate.vgpus, candidate.card.sharing is Sharing.POOL
@@ -158,9 +153,7 @@ def _scores(candidate: Candidate, highest: int, sizes: Sequence[int]) -> Iterato
 
 def _measured(candidate: Candidate) -> VgpuCard:
     """The card for forecasts, reduced to the types that affect the score, because forecasts dominate the run time.
-
-    If its memory is unknown, it is estimated from its types. The estimate is used to compare cards, never to refuse.
-    """
+    Unknown memory is estimated from its types. The estimate is used to compare cards, never to refuse."""
     card = candidate.card
     if card.memory_bytes is None:
         divided = [(kind.framebuffer_bytes or 0) * (kind.max_instances or 0) for kind in card.types]

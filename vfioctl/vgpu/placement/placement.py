@@ -1,7 +1,5 @@
-"""Chooses the cards and parents for new vGPUs, and explains the choice. Pure; places all of them, or none.
-
-Placement uses the state that was read. If another process takes a parent in the meantime, creating the vGPU fails; the
-caller then asks for a new placement that excludes this parent."""
+"""Chooses the cards and parents for new vGPUs, all or none, and explains the choice. Pure. If another process takes a
+parent meanwhile, creating the vGPU fails; the caller then asks for a placement that excludes that parent."""
 
 from __future__ import annotations
 
@@ -45,12 +43,8 @@ def placed(
     strategy: Strategy = Strategy.BINPACK,
     exclude: Collection[str] = (),
 ) -> Placement:
-    """Places for `count` vGPUs of the type with the id, name or profile `word`.
-
-    `parent`: only this card or VF; `numa`: only cards of this NUMA node; `exclude`: names of parents to avoid.
-
-    Raises BadSpec, UnknownDevice, NoCapacity.
-    """
+    """Places for `count` vGPUs of the type with the id, name or profile `word`. `parent`: only this card or VF; `numa`:
+    only cards of this NUMA node; `exclude`: names of parents to avoid. Raises BadSpec, UnknownDevice, NoCapacity."""
     if count < 1:
         raise BadSpec(f"{count} vGPUs cannot be created", hint="write a number from 1 on")
     here = cards if parent is None else cards_called(Vgpus(tuple(cards)), parent)

@@ -1,7 +1,5 @@
 """Keeps room for vGPUs that do not exist now: those that definitions create at boot, and those that are claimed. Pure.
-
-Definitions get their room if there is other room; what is claimed is never given to another.
-"""
+Definitions get their room if there is other room; what is claimed is never given to another."""
 
 from __future__ import annotations
 

@@ -31,10 +31,8 @@ def choose(
     vgpus: Vgpus, intent: CreateVgpuIntent, reserved: Sequence[Reserved] = (), claimed: Sequence[Reserved] = ()
 ) -> tuple[Placement, tuple[Uuid | PciAddress, ...]]:
     """The parents of the new vGPUs, and the UUID or address of each. Raises NoCapacity, BadSpec, UnknownDevice.
-
     `reserved`: vGPUs that are created at boot, whose room is taken only if there is no other. `claimed`: vGPUs that do
-    not exist now and belong to somebody, whose room is never taken.
-    """
+    not exist now and belong to somebody, whose room is never taken."""
     chosen = _placed_beside_claimed(vgpus.cards, intent, reserved, claimed)
     mdev = {card.id for card in vgpus.cards if card.dialect is Dialect.MDEV}
     if sum(place.card in mdev for place in chosen.places) > len(intent.uuids):
@@ -98,11 +96,8 @@ def plan_create(
     facts: Facts,
     texts: Texts,
 ) -> Draft:
-    """The draft that creates the vGPUs on the chosen parents: all, or none.
-
-    `names`: the UUID or address of each vGPU. `facts`: of the parents that are PCI functions. `texts`: see `Texts`.
-    Raises BadSpec, DeviceInUse.
-    """
+    """The draft that creates the vGPUs on the chosen parents: all, or none. `names`: the UUID or address of each vGPU.
+    `facts`: of the parents that are PCI functions. `texts`: see `Texts`. Raises BadSpec, DeviceInUse."""
     cards = {card.id: card for card in vgpus.cards}
     changes: list[Change] = []
     for place, name in zip(chosen.places, names, strict=True):
@@ -126,7 +121,6 @@ def plan_create(
 def _created(
     card: VgpuCard, place: Place, subject: Uuid | PciAddress, intent: CreateVgpuIntent, vgpus: Vgpus, texts: Texts
 ) -> Iterator[Change]:
-    """The changes of the vGPU, its parameters, and its definition."""
     wanted = intent.parameters
     if isinstance(subject, Uuid):
         wanted = wanted or _defined(subject, place, vgpus)

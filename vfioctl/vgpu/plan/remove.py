@@ -28,11 +28,8 @@ def plan_remove(
     created: Mapping[str, Created],
     holders: Holders = NOBODY,
 ) -> Draft:
-    """The draft that removes the vGPUs, unless one is held, or was not created by vfioctl.
-
-    `vgpus`: with owners; `created`: the ledger's records, which show what is persistent. Raises Foreign, DeviceInUse,
-    BadSpec, UnknownDevice.
-    """
+    """The draft that removes the vGPUs, unless one is held, or was not created by vfioctl. `vgpus`: with owners;
+    `created`: the ledger's records, for what is persistent. Raises Foreign, DeviceInUse, BadSpec, UnknownDevice."""
     existing = {vgpu.id for vgpu in vgpus.instances}
     named = dict.fromkeys(intent.vgpus)
     absent = [name for name in named if name not in existing and texts.get(own_definition_file(name))]
@@ -120,10 +117,7 @@ def _refuse_lasting(vgpu: Vgpu, vgpus: Vgpus) -> None:
 
 
 def _removed(vgpu: Vgpu, texts: Texts, *, undefined: bool) -> Iterator[Change]:
-    """The changes of the vGPU, its parameters (needed for a rollback), and its definition.
-
-    `undefined`: also a definition in mdevctl's format.
-    """
+    """The changes of the vGPU, its parameters (for a rollback), and its definition (`undefined`: also mdevctl's)."""
     subject, defined = vgpu.id, vgpu.state is VgpuState.DEFINED
     mdev = vgpu.dialect is Dialect.MDEV
     if not defined and mdev:

@@ -1,7 +1,5 @@
-"""Plans changes of the number of VFs of a PF, and of the profiles of an xe card. Pure; refuses before any change.
-
-VFs are removed only when they are free: vGPUs and guests on them must be removed first.
-"""
+"""Plans changes of the number of VFs of a PF, and of the profiles of an xe card. Pure; refuses before any change. VFs
+are removed only when they are free: vGPUs and guests on them must be removed first."""
 
 from __future__ import annotations
 
@@ -136,9 +134,7 @@ def _refuse_by_nvidia(function: Function, known: PhysicalFunction, wanted: int) 
 
 def _counts(function: Function, known: PhysicalFunction, wanted: int, *, driven: bool) -> Iterable[Change]:
     """The changes of the count and of autoprobe, so that no driver binds to new VFs or to VFs that a rollback creates.
-
-    `driven`: whether VFs have drivers now; autoprobe is then not changed, so that a rollback binds them again.
-    """
+    `driven`: whether VFs have drivers now; autoprobe is then not changed, so that a rollback binds them again."""
     address, before, after = function.address, str(len(function.virtfns)), str(wanted)
     if function.driver == "nvidia":
         yield Change(kind=NVIDIA_VFS, name=address, subject=address, before=before, after=after)
@@ -187,10 +183,7 @@ def _listed(words: Iterable[str]) -> str:
 
 
 def plan_profile(inventory: Inventory, card: VgpuCard, intent: ProfileIntent) -> Draft:
-    """The draft that sets profile values of the PF or of VFs of an xe card.
-
-    `intent.parameters`: pairs of `SCOPE/NAME` and value. Raises BadSpec.
-    """
+    """The draft that sets `intent.parameters` (`SCOPE/NAME` and value) of an xe card's PF or VFs. Raises BadSpec."""
     known = {f"{profile.of}/{name}": text for profile in card.profiles for name, text in profile.values.items()}
     if len({name for name, _ in intent.parameters}) < len(intent.parameters):
         raise BadSpec("a profile value is given twice")

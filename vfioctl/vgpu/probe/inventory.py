@@ -1,7 +1,5 @@
-"""Reads the vGPUs of a host as values: cards with their types, and vGPUs with mdevctl's definitions of them.
-
-Reads only. A damaged definition costs only itself, while mdevctl then fails for all.
-"""
+"""Reads the vGPUs of a host as values: cards with their types, and vGPUs with mdevctl's definitions of them. Reads
+only. A damaged definition costs only itself, while mdevctl then fails for all."""
 
 from __future__ import annotations
 
@@ -53,23 +51,18 @@ def read_vgpus(
     defined: Collection[str] | None = None,
     types: bool = True,
 ) -> Vgpus:
-    """All cards that offer vGPUs, with their vGPUs; only `cards` if given.
-
-    Facts that could not be read are in `warnings` and in each `unknown`. `suspects`: devices that are not read because
-    they may block. `types`: see `VgpuScan`. `names` and `defined`: see `assemble`.
-    """
+    """All cards that offer vGPUs, with their vGPUs; only `cards` if given. Facts that could not be read are in
+    `warnings` and in each `unknown`. `suspects`: devices that are not read because they may block. `types`: see
+    `VgpuScan`. `names` and `defined`: see `assemble`."""
     return assemble(kernel, VgpuScan(kernel, cards=cards, suspects=suspects, types=types), names, defined)
 
 
 def assemble(
     kernel: Reader, scan: VgpuScan, names: TypeNames = NO_NAMES, defined: Collection[str] | None = None
 ) -> Vgpus:
-    """The vGPUs of a scan that has been started.
-
-    `names`: type names when they were last listed, by card and id. NVIDIA's vendor-specific VFIO lists only types that
-    can still be created, and NVML, which knows all, may not answer. `defined`: UUIDs whose definitions are read; None
-    for all.
-    """
+    """The vGPUs of a scan that has been started. `names`: type names when they were last listed, by card and id:
+    NVIDIA's vendor-specific VFIO lists only types that can still be created, and NVML, which knows all, may not answer.
+    `defined`: UUIDs whose definitions are read; None for all."""
     gathered: dict[str, _Gathered] = {}
     for dialect, parent, facts in scan.results():
         card = facts["card"]
@@ -189,10 +182,7 @@ class Defined(NamedTuple):
 def read_definitions(
     kernel: FileReader, only: Collection[str] | None = None
 ) -> tuple[list[Defined], list[tuple[str, str]]]:
-    """The definitions, and the path of each file that could not be read with the reason.
-
-    `only`: UUIDs in lower case whose definitions are read; None for all.
-    """
+    """Definitions (of UUIDs in `only`, lower case; None: all), and the path of each unreadable file with the reason."""
     definitions, problems = [], []
     for path, parent, uuid in _definition_files(kernel, only):
         try:

@@ -1,7 +1,5 @@
-"""Reads what is created at boot: definitions in vfioctl's format, and mdevctl definitions that vfioctl wrote.
-
-Reads only. Only root can write these files, but their content is still validated: a damaged file costs only itself.
-"""
+"""Reads what is created at boot: definitions in vfioctl's format, and mdevctl definitions that vfioctl wrote. Reads
+only. Only root can write these files, but their content is still validated: a damaged file costs only itself."""
 
 from __future__ import annotations
 
@@ -26,9 +24,7 @@ Wanted = CreateVgpuIntent | SetVfsIntent
 
 def read_persistent(kernel: FileReader, created: Mapping[str, Created]) -> tuple[dict[str, Wanted], dict[str, str]]:
     """The intent of each file (VFs first, then types of VFs, then mediated devices), and errors of damaged files.
-
-    `created`: the ledger's records of vGPUs. mdevctl definitions of any other vGPU are ignored.
-    """
+    `created`: the ledger's records of vGPUs. mdevctl definitions of any other vGPU are ignored."""
     own, problems = read_own_definitions(kernel)
     persistent = {own_definition_file(record.device): _wanted(record) for record in own}
     definitions, damaged = read_definitions(kernel)

@@ -30,9 +30,7 @@ def read_affected(
     types: bool = True,
 ) -> Vgpus:
     """The vGPUs of `cards` with their owners. `names`: UUIDs whose definitions are read. None means all of both.
-
-    `types`: see `VgpuScan`.
-    """
+    `types`: see `VgpuScan`."""
     defined = None if names is None else set(names)
     vgpus = read_vgpus(kernel, cards, suspects=recorded.wedged, names=recorded.names, defined=defined, types=types)
     return with_owners(vgpus, recorded.created, recorded.wedged)

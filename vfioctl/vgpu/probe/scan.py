@@ -1,7 +1,4 @@
-"""Reads the cards of a host that offer vGPUs, and their vGPUs, as plain data.
-
-Imports no model: its workers read while the caller still imports one.
-"""
+"""Reads cards and their vGPUs as plain data. Imports no model: its workers read while the caller still imports one."""
 
 from __future__ import annotations
 
@@ -34,11 +31,8 @@ class VgpuScan:
         cards: Collection[str] | None = None,
         types: bool = True,
     ) -> None:
-        """`suspects`: functions whose attributes may block; neither they nor their VFs are read.
-
-        `cards`: read only these cards; None for all. `types`: whether NVML is asked for the types of cards whose sysfs
-        files do not have the numbers.
-        """
+        """`suspects`: functions whose attributes may block; neither they nor their VFs are read. `cards`: only these;
+        None: all. `types`: whether NVML is asked for the types of cards whose sysfs files do not have the numbers."""
         self._kernel, self._only = kernel, cards
         self.problems: list[tuple[str, str]] = []
         """Each subject that could not be read, with the reason."""
@@ -52,10 +46,8 @@ class VgpuScan:
         self._nvml = kernel.nvml(self._asked, types=True) if self._asked else None
 
     def _begin(self, dialect: str, parents: Sequence[str], suspects: Collection[str]) -> None:
-        """Starts workers that read the parents of one dialect, except on cards that an earlier dialect reads.
-
-        Workers of the first dialect start before the others list their parents, because it reads by far the most.
-        """
+        """Starts workers that read the parents of one dialect, except on cards that an earlier dialect reads. Workers
+        of the first dialect start before the others list their parents, because it reads by far the most."""
         if self._only is not None:
             parents = [parent for parent in parents if card_of(self._kernel, parent) in self._only]
             if dialect == SriovReader.dialect:  # a PF in `cards` may have any class

@@ -192,7 +192,6 @@ def _vgpu_row(vgpu: Vgpu) -> tuple[Cell, ...]:
 
 
 def _states(vgpus: Iterable[Vgpu]) -> Iterator[str]:
-    """Explains the state of vGPUs that are unusable."""
     for vgpu in vgpus:
         if vgpu.state is VgpuState.ZOMBIE:
             yield f"{vgpu.id} was removed while it was open: it uses its share of the card until it is closed."

@@ -1,7 +1,5 @@
 """The VFs of a PF: their number, what creates those of NVIDIA GPUs, and whether the kernel binds drivers to them.
-
-Changing the count sets it to 0 first (Documentation/PCI/pci-iov-howto.rst).
-"""
+Changing the count sets it to 0 first (Documentation/PCI/pci-iov-howto.rst)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""The vGPUs themselves: a mediated device, or a VF with one of NVIDIA's vGPU types; and why the kernel refused one.
-
-Sources: Documentation/ABI/testing/sysfs-bus-vfio-mdev; drivers/vfio/mdev/mdev_core.c. Writing a type id to a VF creates
-a vGPU, writing 0 removes it.
-"""
+"""The vGPUs: mediated devices, or VFs with a vGPU type of NVIDIA (writing its id creates one, 0 removes it), and why
+the kernel refused one. Sources: Documentation/ABI/testing/sysfs-bus-vfio-mdev; drivers/vfio/mdev/mdev_core.c."""
 
 from __future__ import annotations
 
