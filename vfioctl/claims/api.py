@@ -1,8 +1,5 @@
-"""The use cases of claims: create, list, release, renew, transfer, adopt, watch.
-
-A claim is committed to the ledger before anything is changed for it, and each change of its devices is one journaled
-plan of another subsystem, made for the claim. May not write to the host by itself.
-"""
+"""The use cases of claims: create, list, release, renew, transfer, adopt, watch. May not write to the host by itself:
+a claim is in the ledger first, and each change of its devices is a journaled plan of another subsystem, made for it."""
 
 from __future__ import annotations
 
@@ -89,19 +86,15 @@ class ClaimsApi(Lifecycle):
         return subjects(InventoryApi(self._session).inventory(nvml=False, near=words), words)
 
     def free_vgpus(self, word: str, *, but: Collection[str] = (), exclude: Collection[str] = ()) -> tuple[Subject, ...]:
-        """Return existing vGPUs of `TYPE` or `TYPE=N` that are free. `but`: see `place`. `exclude`: others' devices.
-
-        Raises BadSpec, NoCapacity.
-        """
+        """Return existing vGPUs of `TYPE` or `TYPE=N` that are free. Raises BadSpec, NoCapacity.
+        `but`: see `place`. `exclude`: others' devices."""
         return self._placement.free_vgpus(word, self.ledger.taken(but=but), exclude)
 
     def place(
         self, request: ClaimRequest, *, but: Collection[str] = (), context: Context | None = None
     ) -> tuple[Placement, Capacity]:
         """Return what a claim would get now, and the host from which it was chosen. Changes nothing.
-
-        `but`: the ids of claims that do not count. Raises ClaimConflict, NoCapacity, UnknownDevice.
-        """
+        `but`: the ids of claims that do not count. Raises ClaimConflict, NoCapacity, UnknownDevice."""
         from vfioctl.claims.lifecycle.devices import draft
         from vfioctl.placement.api import NO_CONTEXT
 
@@ -111,9 +104,7 @@ class ClaimsApi(Lifecycle):
 
     def preview_create(self, request: ClaimRequest, key: str = "", *, over: Sequence[Claim] = ()) -> Preview:
         """Return what `create` would do. Raises what that raises before it changes anything.
-
-        `over`: claims that will have been released by then; plans may change the devices of one of them.
-        """
+        `over`: claims that will have been released by then; plans may change the devices of one of them."""
         from vfioctl.claims.lifecycle.device_plans import plan_needed
         from vfioctl.claims.lifecycle.devices import draft
 
@@ -146,10 +137,7 @@ class ClaimsApi(Lifecycle):
         return Preview(placement, inventory, next(iter(plans), None), claim)
 
     def preview_release(self, claim: Claim, *, wait: float = 0.0, waiting: Waiting | None = None) -> Plan | None:
-        """Return the plan that `release` would apply; None if nothing has to be changed.
-
-        Raises DeviceInUse, Unfinished.
-        """
+        """Return the plan of `release`; None if nothing has to be changed. Raises DeviceInUse, Unfinished."""
         claim = self._liveness.settled(claim)
         is_over = not claim.is_live or self._liveness.has_died(claim)
         return None if is_over else self._plan_undo(claim, wait=wait, waiting=waiting)

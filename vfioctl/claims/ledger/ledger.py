@@ -1,7 +1,5 @@
 """The ledger's claims: who holds what. Each method is one transaction; the tables keep two claims from one device.
-
-Takes times, boot ids and callers as arguments. May not read the host.
-"""
+Takes times, boot ids and callers as arguments. May not read the host."""
 
 from __future__ import annotations
 
@@ -120,11 +118,8 @@ class ClaimLedger:
     def reserve(
         self, make_draft: Callable[[Taken], Draft], request: str, key: str, moment: Moment
     ) -> tuple[Claim, Draft | None]:
-        """Record the claim that `make_draft` makes of what is taken already, and return it with its draft.
-
-        A live claim with the same key and request is returned instead, without a draft. Raises ClaimConflict, and what
-        `make_draft` raises.
-        """
+        """Record what `make_draft` makes of what is taken already: return the claim and its draft, or a live claim with
+        the same key and request, without a draft. Raises ClaimConflict, and what `make_draft` raises."""
         with self._store.transaction() as db:
             if key and (known := _keyed(db, key, request)):
                 return known, None
@@ -156,9 +151,7 @@ class ClaimLedger:
         refuse: Callable[[Taken], None] | None = None,
     ) -> Claim:
         """Give a live claim to another owner, or another term. `why`: what was done, for its events.
-
-        `refuse`: called with what other claims take, in the same transaction; may raise.
-        """
+        `refuse`: called with what other claims take, in the same transaction; may raise."""
         with self._store.transaction() as db:
             claim = live(db, id_)
             if refuse:

@@ -1,8 +1,5 @@
-"""The claims' part of the ledger. Text only.
-
-What a claim takes is exclusive by these tables alone: a resource is taken as a whole by one claim, or is shared, and
-only what is shared can have parts (a row of `claim_part` refers to its mode).
-"""
+"""The claims' part of the ledger. Text only. What a claim takes is exclusive by these tables alone: a resource is taken
+as a whole by one claim, or is shared; only a shared one can have parts (a row of `claim_part` refers to its mode)."""
 
 from vfioctl.core.migrations import FIRST, Migration
 

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 def plan_needed(session: Session, claim: Claim, capacity: Capacity, *, bind: bool) -> Plan | None:
     """Return the plan that creates the claim's vGPUs or binds its functions; None if they are ready, and free.
-
-    Raises DeviceInUse, and HostError for a VF of NVIDIA's driver that is no vGPU.
-    """
+    Raises DeviceInUse, and HostError for a VF of NVIDIA's driver that is no vGPU."""
     if capacity.creation:
         return capacity.creation.plan
     inventory = capacity.inventory
@@ -41,11 +39,8 @@ def plan_needed(session: Session, claim: Claim, capacity: Capacity, *, bind: boo
 
 def plans_again(session: Session, claim: Claim, *, bind: bool = False) -> tuple[Plan, ...]:
     """Return the plans that bind again what the claim had bound, and create the vGPUs that it has lost.
-
-    `bind`: also bind the functions that were ready for a guest before the claim, and are not now.
-
-    Raises ClaimConflict if a device is gone or is another one, or a vGPU cannot be created as it was; DeviceInUse.
-    """
+    `bind`: also bind the functions that were ready for a guest before the claim, and are not now. Raises DeviceInUse;
+    ClaimConflict if a device is gone or is another one, or a vGPU cannot be created as it was."""
     inventory = InventoryApi(session).inventory(nvml=False)
     by_address = inventory.by_address
     for device in claim.devices:
@@ -97,10 +92,8 @@ def _cannot_restore(claim: Claim, words: str) -> ClaimConflict:
 
 def plan_undo(session: Session, claim: Claim, *, unchanged_in_use: bool = False) -> Plan | None:
     """Return the plan that makes the claim's devices what they were before; None if that needs no change.
-
     What was changed before a reboot is undone already, and only what a guest has now is in use. Raises DeviceInUse;
-    with `unchanged_in_use` not for devices that need no change in this boot.
-    """
+    with `unchanged_in_use` not for devices that need no change in this boot."""
     inventory = InventoryApi(session).inventory(near=claim.functions)
     is_of_this_boot = claim.boot_id == session.boot_id
     if is_of_this_boot:
@@ -122,9 +115,7 @@ def _existing(vgpus: Vgpus) -> Collection[str]:
 
 def refuse_held(session: Session, claim: Claim, inventory: Inventory, *, drivers: bool) -> None:
     """Raise DeviceInUse if a process has a device of the claim open.
-
-    `drivers`: also one that is with its host driver; services that only monitor it do not count.
-    """
+    `drivers`: also one that is with its host driver; services that only monitor it do not count."""
     from vfioctl.inventory.model.preconditions import refuse
     from vfioctl.placement.api import PlacementApi
 
@@ -148,11 +139,8 @@ def _vgpus(session: Session) -> VgpuApi:
 
 
 class MissingVgpus:
-    """The vGPUs of claims that were lost, to a reboot or by hand, and whether they can be created as they were.
-
-    Nothing is guessed: parent and type are those of the journal, and the parent must be the same device.
-    `vgpus`: those that exist, if they were just read.
-    """
+    """The vGPUs that claims lost, to a reboot or by hand, and whether they can be created as they were: parent and type
+    are the journal's, and the parent must be the same device. `vgpus`: those that exist, if they were just read."""
 
     def __init__(self, api: VgpuApi, inventory: Inventory, claims: Iterable[Claim], vgpus: Vgpus | None = None) -> None:
         self._api, self._functions, self._vgpus = api, inventory.by_address, vgpus

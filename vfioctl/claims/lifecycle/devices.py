@@ -38,10 +38,7 @@ def subjects(inventory: Inventory, names: Sequence[str]) -> tuple[Subject, ...]:
 
 
 def uses_of(inventory: Inventory, devices: Sequence[ClaimedDevice], cpus: Iterable[int]) -> Uses:
-    """Return the resources that a claim of these devices and CPUs takes.
-
-    A VF takes a part of its PF, and a mediated device a part of its parent, which may be a VF.
-    """
+    """Return what a claim takes: a VF takes a part of its PF, a mediated device a part of its parent, a PF or VF."""
     whole: list[str] = [device.subject for device in devices]
     physical = {str(function.address): function.physfn for function in inventory.functions}
     above: list[str] = []
@@ -68,13 +65,9 @@ def nodes_of(session: Session, claim: Claim) -> Mapping[str, Nodes]:
 def draft(
     request: ClaimRequest, capacity: Capacity, taken: Taken, expires: str | None = None, *, as_they_are: bool = False
 ) -> Draft:
-    """Return the claim, not yet with an id, what it takes, and its placement.
-
-    `taken`: what other claims take by now. `as_they_are`: the devices are the owner's already, so that no rule of
-    placement keeps them from it.
-
-    Raises ClaimConflict, NoCapacity, UnknownDevice.
-    """
+    """Return the claim, not yet with an id, what it takes, and its placement. `taken`: what other claims take by now.
+    `as_they_are`: the devices are the owner's already, so that no rule of placement keeps them from it.
+    Raises ClaimConflict, NoCapacity, UnknownDevice."""
     refuse_taken(request.devices, (), taken)
     for cpu in request.exact_cpus:
         if cpu in taken.cpus:
@@ -104,9 +97,7 @@ def draft(
 
 def _existing(placement: Placement, capacity: Capacity, *, cards: bool) -> tuple[ClaimedDevice, ...]:
     """Return the devices with all that must travel with them: their cards, and the endpoints in their groups.
-
-    `cards`: False for functions that their owner has already, whose cards may be divided among several owners.
-    """
+    `cards`: False for functions that their owner has already, whose cards may be divided among several owners."""
     mdevs = [device for device in placement.devices if isinstance(device, Uuid)]
     for mdev in mdevs:
         if mdev not in capacity.parents:
@@ -126,9 +117,7 @@ def _created(plan: Plan) -> tuple[ClaimedDevice, ...]:
 
 def refuse_taken(whole: Iterable[str], shared: Iterable[str], taken: Taken) -> None:
     """Raise ClaimConflict for the first device that another claim has, or of which it has a part.
-
-    The tables of the ledger refuse the same. `shared`: devices of which only a part is taken.
-    """
+    The tables of the ledger refuse the same. `shared`: devices of which only a part is taken."""
     for device in (*whole, *shared):
         if device in taken.whole:
             raise _conflict(device, taken.whole[device], taken)

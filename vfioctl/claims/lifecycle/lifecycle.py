@@ -1,7 +1,5 @@
 """The life of claims: create, adopt, release. The ledger is written before anything is changed for a claim.
-
-Each change of devices is one journaled plan of another subsystem, made for the claim.
-"""
+Each change of devices is one journaled plan of another subsystem, made for the claim."""
 
 from __future__ import annotations
 
@@ -67,13 +65,9 @@ class Lifecycle:
     def create(
         self, request: ClaimRequest, *, key: str = "", progress: Progress | None = None, confirm: Confirm | None = None
     ) -> Claimed:
-        """Choose the devices of a request, reserve them, bring them into the state that it needs, and hold them.
-
-        `key`: names the request. Repeating it with its key returns its claim, after an interruption too.
-
-        Raises ClaimConflict, NoCapacity, Busy, and what `BindingApi.plan_bind`, `VgpuApi.plan_create` and
-        `Session.apply` raise. The claim has failed then; after Stuck it is wedged.
-        """
+        """Choose, reserve, prepare and hold the devices of a request. Repeating it with its `key` returns its claim,
+        after an interruption too. Raises ClaimConflict, NoCapacity, Busy, and what `BindingApi.plan_bind`,
+        `VgpuApi.plan_create` and `Session.apply` raise. The claim has failed then; after Stuck it is wedged."""
         text = request.canonical()
         while True:
             if key and (known := self._liveness.made(key, text)):
@@ -88,9 +82,7 @@ class Lifecycle:
         self, claim: Claim, request: ClaimRequest, progress: Progress | None, confirm: Confirm | None
     ) -> Claimed:
         """Return the claim that a request with its key has already: restored if its devices need it, and renewed.
-
-        Raises ClaimConflict if it is not held, or cannot be restored.
-        """
+        Raises ClaimConflict if it is not held, or cannot be restored."""
         refuse_unheld(claim)
         outcome = None
         for plan in self.plans_again(claim, bind=request.bind):
@@ -109,9 +101,7 @@ class Lifecycle:
 
     def plans_again(self, claim: Claim, *, bind: bool = False) -> tuple[Plan, ...]:
         """Return the changes that restore what a claim had of its devices; none if nothing has to be changed.
-
-        `bind`: also bind those that were on VFIO before the claim. Raises ClaimConflict if they are not the same.
-        """
+        `bind`: also bind those that were on VFIO before the claim. Raises ClaimConflict if they are not the same."""
         from vfioctl.claims.lifecycle.device_plans import plans_again
 
         plans = plans_again(self.acting_for(claim), claim, bind=bind)
@@ -163,14 +153,10 @@ class Lifecycle:
         progress: Progress | None = None,
         confirm: Confirm | None = None,
     ) -> Claimed:
-        """Make the claim's devices what they were before the claim, and give them back. A second time does nothing.
-
+        """Make the claim's devices what they were before it, and give them back. A second time does nothing.
         `wait`: seconds to wait for holders; `waiting` is called meanwhile. `unchanged_in_use`: devices that the claim
-        did not change may be in use, as those that are with their drivers again.
-
-        Raises Busy while another process makes it, DeviceInUse, Unfinished, and what `Session.apply` raises; the claim
-        holds its devices then.
-        """
+        did not change may be in use, as those that are with their drivers again. Raises Busy while another process
+        makes it, DeviceInUse, Unfinished, and what `Session.apply` raises; the claim holds its devices then."""
         claim = self._liveness.awaited(self.ledger.claim(name))
         if not claim.is_live:
             return Claimed(claim)
@@ -205,9 +191,7 @@ class Lifecycle:
         self, claim: Claim, *, wait: float, waiting: Waiting | None, unchanged_in_use: bool = False
     ) -> Plan | None:
         """Return what has to be changed to put a claim's devices back, once their holders have gone; None if nothing.
-
-        Devices that were their owner's before may be in use, unless they were claimed for a run of a domain.
-        """
+        Devices that were their owner's before may be in use, unless they were claimed for a run of a domain."""
         from vfioctl.claims.lifecycle.device_plans import plan_undo
 
         if not unchanged_in_use and LABEL not in claim.labels:

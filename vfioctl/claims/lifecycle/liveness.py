@@ -51,9 +51,7 @@ class Liveness:
 
     def made(self, key: str, request: str) -> Claim | None:
         """Return the live claim with this key once it is made; None if there is none, or its process died before.
-
-        Raises ClaimConflict, Busy, Unfinished.
-        """
+        Raises ClaimConflict, Busy, Unfinished."""
         while claim := self.known(key, request):
             claim = self.awaited(claim)
             if claim.state is not ClaimState.RESERVED:
@@ -62,10 +60,7 @@ class Liveness:
         return None
 
     def awaited(self, claim: Claim) -> Claim:
-        """Return the claim once no process makes it any more; it is still reserved if its process died before.
-
-        Raises Busy, Unfinished.
-        """
+        """Return the claim once no process makes it; still reserved if its process died. Raises Busy, Unfinished."""
         until = time.monotonic() + self._session.lock_wait
         while (claim := self.settled(claim)).state is ClaimState.RESERVED and not self.has_died(claim):
             if time.monotonic() > until:
@@ -75,18 +70,13 @@ class Liveness:
         return claim
 
     def known(self, key: str, request: str) -> Claim | None:
-        """Return the live claim with this key as it is now; None if there is none.
-
-        Raises ClaimConflict if it was made for another request, Busy, Unfinished.
-        """
+        """Return the live claim with this key, if any. Raises Busy, Unfinished; ClaimConflict if of another request."""
         claim = self._ledger.keyed(key, request)
         return self.settled(claim) if claim else None
 
     def settled(self, claim: Claim) -> Claim:
         """Return the claim as it is when no change for it is under way.
-
-        Raises Unfinished if a change was interrupted, for recovery decides the claim's state; Busy.
-        """
+        Raises Unfinished if a change was interrupted, for recovery decides the claim's state; Busy."""
         if not self._ledger.is_changing(claim.id):
             return claim
         store = self._session.store
@@ -115,10 +105,8 @@ _DOMAINS = ("/etc/libvirt/qemu", "/run/libvirt/qemu")
 
 def stale_claims(session: Session, claims: Sequence[Claim], ledger: ClaimLedger) -> Stale:
     """Return the claims that are stale: their term is over, the process that made them is gone, or their owner is.
-
     Only what is cheap and certain: a listing asks. Who is gone by libvirt or a container runtime is told by
-    `vfioctl reconcile`. Which processes run is not known of a host that reports no boot id.
-    """
+    `vfioctl reconcile`. Which processes run is not known of a host that reports no boot id."""
     from vfioctl.claims.model.difference import DifferenceKind
 
     kernel, time, boot_id = session.kernel, now(), session.known_boot_id
@@ -158,9 +146,7 @@ def is_settled(claim: Claim, now: str) -> bool:
 
 def _guests(kernel: Reader) -> frozenset[str] | None:
     """Return the names of running guests; None if not all processes can be seen.
-
-    Also names of guests that no other command believes: any user can give a process one, and no claim is lost by it.
-    """
+    Also names of guests that no other command believes: any user can give a process one, and no claim is lost by it."""
     from vfioctl.errors import KernelRefused
     from vfioctl.inventory.api import guest_name, hidden, is_vmm
     from vfioctl.kernel.lenient import text_of

@@ -1,8 +1,5 @@
-"""The names of devices in CDI files, and which node of VFIO each one is. May not do input or output.
-
-A name is made from what does not change over a reboot: a function's address or a mediated device's UUID. An IOMMU
-group's number may change.
-"""
+"""The names of devices in CDI files, and which node of VFIO each one is. May not do input or output. A name is made of
+what a reboot does not change, a function's address or a mediated device's UUID; an IOMMU group's number may."""
 
 from __future__ import annotations
 
@@ -53,10 +50,7 @@ class CdiDevice:
 
 
 def device_name(subject: Subject) -> str:
-    """Return the name of a device: `0000-41-00.0`, or the UUID of a mediated device.
-
-    A colon is not in the specification's alphabet, although the runtimes' library accepts it.
-    """
+    """Return a device's name: `0000-41-00.0`, or a UUID. The specification allows no colon, though runtimes do."""
     return str(subject).replace(":", "-") if isinstance(subject, PciAddress) else str(subject)
 
 

@@ -1,8 +1,5 @@
-"""Claims as values: who holds which devices, CPUs and hugepages, since when, for what; and their JSON forms.
-
-May not do input or output. A ledger keeps thousands of claims: listing them takes less time than importing pydantic,
-and a named tuple is made in a quarter of the time that a frozen dataclass takes.
-"""
+"""Claims as values, and their JSON forms. May not do input or output. A ledger keeps thousands of claims: listing them
+takes less time than importing pydantic, and a named tuple is made in a quarter of a frozen dataclass's time."""
 
 from __future__ import annotations
 
@@ -186,10 +183,7 @@ ANOTHER_BOOT = "made in another boot, and not verified in this one: vfioctl reco
 
 
 def claim_document(claim: Claim, nodes: Mapping[str, Nodes], *, stale: str = "") -> dict[str, Any]:
-    """Return a claim as JSON has it. `nodes`: the devices' files, by subject, where they are known.
-
-    `stale`: why nobody needs it any more.
-    """
+    """Return a claim as JSON has it. `nodes`: known device files, by subject. `stale`: why nobody needs it any more."""
     document: dict[str, Any] = json.loads(claim_text(claim, stale))
     for device, shown in zip(claim.devices, document["devices"], strict=True):
         if device.subject in nodes:
@@ -231,9 +225,7 @@ def claims_text(claims: Iterable[Claim], stale: Stale) -> str:
 
 def unverified(claims: Iterable[Claim], boot_id: str) -> Stale:
     """Return the live claims that were not verified since the host booted, as JSON reports them beside stale ones.
-
-    `boot_id`: empty if it is not known.
-    """
+    `boot_id`: empty if it is not known."""
     from vfioctl.claims.model.difference import DifferenceKind
 
     known = (DifferenceKind.REBOOTED, ANOTHER_BOOT)

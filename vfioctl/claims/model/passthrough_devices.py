@@ -39,10 +39,8 @@ def managed_devices_of(root: Element) -> list[str]:
 
 
 def withheld_in(root: Element) -> list[str]:
-    """Return the devices that libvirt takes from the host, and does not show to the guest.
-
-    Their `<address>` is of the type `unassigned` (libvirt's formatdomain, Device Addresses).
-    """
+    """Return the devices that libvirt takes from the host, and does not show to the guest: their `<address>` is of the
+    type `unassigned` (libvirt's formatdomain, Device Addresses)."""
     kept = (
         element for element in root.iterfind("./devices/*") if element.find("./address[@type='unassigned']") is not None
     )

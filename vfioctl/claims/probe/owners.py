@@ -1,8 +1,6 @@
 """Reads which containers and libvirt domains run, and which devices they have. May not write.
-
 What runtimes (runc, crun, containerd, podman) and images wrote is not trusted: a file that is no JSON, too long or of
-another form has no devices, and is reported. libvirt is asked in a worker, which is abandoned if it does not answer.
-"""
+another form has no devices, and is reported. libvirt is asked in a worker, which is abandoned if it does not answer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The use cases of `vfioctl reconcile`: looks at the machine, compares, and fixes what is safe to fix.
-
-May not write to the host by itself: a fix is a release, an end or a journaled plan made for the claim.
-"""
+"""The use cases of `vfioctl reconcile`. May not write: a fix is a release, an end or a journaled plan for a claim."""
 
 from __future__ import annotations
 
@@ -64,12 +61,9 @@ class Reconciling:
         return tuple(Fixed(difference, done[difference.claim, difference.fix]) for difference in wanted)
 
     def restore(self, name: str, *, progress: Progress | None = None) -> Claim:
-        """Bind again what a claim had bound, create the vGPUs that it has lost, and record this boot.
-
-        Its devices, and the parents of its vGPUs, must be the same. Raises ClaimConflict, and what
-        `BindingApi.plan_bind`, `VgpuApi.plan_create` and `Session.apply` raise; what is still wrong is reported again
-        then.
-        """
+        """Bind again what a claim had bound, create the vGPUs that it has lost, and record this boot. Its devices, and
+        the parents of its vGPUs, must be the same. Raises ClaimConflict, and what `BindingApi.plan_bind`,
+        `VgpuApi.plan_create` and `Session.apply` raise; what is still wrong is reported again then."""
         claim = self._ledger.claim(name)
         session = self._lifecycle.acting_for(claim)
         plans = self.plans(claim)

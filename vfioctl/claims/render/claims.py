@@ -56,9 +56,7 @@ _FIXES = {
 
 def claims_table(claims: Sequence[Claim], stale: Stale, *, width: int, boot_id: str = "") -> RenderableType:
     """Render claims in the order given, for `width` columns. `stale`: which are stale, and why.
-
-    `boot_id`: the host's, to mark those that were not verified since it booted.
-    """
+    `boot_id`: the host's, to mark those that were not verified since it booted."""
     hidden = () if any(claim.cpus for claim in claims) else (_CPUS,)
     rows = [tuple(cell for index, cell in enumerate(_row(claim)) if index not in hidden) for claim in claims]
     layout = Layout([column for index, column in enumerate(_COLUMNS) if index not in hidden], rows, width)
@@ -88,9 +86,7 @@ def claim_page(
     request: Mapping[str, object] = NO_REQUEST,
 ) -> RenderableType:
     """Render one claim: its devices and what a guest opens, why it is stale, and what happened to it.
-
-    `boot_id`: as for `claims_table`. `request`: what it was made for.
-    """
+    `boot_id`: as for `claims_table`. `request`: what it was made for."""
     asked = (f"{name}={_value(value)}" for name, value in request.items() if name not in ("owner", "labels"))
     facts = [*_facts(claim, stale, boot_id), ("request", plain(" ".join(asked)))]
     happened = [event_line(event) + (f"  plan {event.plan}" if event.plan else "") for event in events]
