@@ -1,7 +1,5 @@
 """The use cases of containers: CDI files, OCI bundles and Kata's settings for the devices of claims.
-
-Any method may raise any VfioctlError; each documents its own errors.
-"""
+Any method may raise any VfioctlError; each documents its own errors."""
 
 from __future__ import annotations
 

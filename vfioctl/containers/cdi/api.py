@@ -55,9 +55,7 @@ class Claims(Protocol):
 
 class CdiApi:
     """The CDI files of one host, which follow its claims: see `vfioctl.claims.lifecycle.lifecycle.Follower`.
-
-    Any method may raise any VfioctlError; each documents its own errors.
-    """
+    Any method may raise any VfioctlError; each documents its own errors."""
 
     def __init__(self, session: Session, claims: Claims | None = None) -> None:
         self._session, self._kernel, self._claims = session, session.kernel, claims or ClaimsApi(session)
@@ -94,9 +92,7 @@ class CdiApi:
 
     def renew(self, *, create: bool = False, progress: Progress | None = None) -> tuple[Outcome, ...]:
         """Write vfioctl's files again, each for what it was written for last, where that changes it.
-
-        `create`: also the file of claimed devices, if there is none. Raises what `plan` and `Session.apply` raise.
-        """
+        `create`: also the file of claimed devices, if there is none. Raises what `plan` and `Session.apply` raise."""
         from vfioctl.containers.cdi.choose import inferred, node_of
         from vfioctl.containers.cdi.intent import CdiIntent
 
@@ -111,9 +107,7 @@ class CdiApi:
 
     def _own(self) -> list[tuple[CdiFileFound, CdiIntent | None]]:
         """Return vfioctl's files, each with what it was written for last, if the journal has that.
-
-        One that was written, and is gone, as after a reboot, has no devices.
-        """
+        One that was written, and is gone, as after a reboot, has no devices."""
         from vfioctl.containers.cdi.files import CdiFileFound
 
         own = [file for file in self.files() if file.ours and file.path == cdi_file(file.kind)]
@@ -138,11 +132,9 @@ class CdiApi:
         return intent if isinstance(intent, CdiIntent) and intent.kind == kind else None
 
     def plan(self, intent: CdiIntent) -> Plan:
-        """Plan the file in /var/run/cdi: written with these devices, or removed when there are none.
-
-        Raises ConflictError for a name that another file defines, Foreign for a file that vfioctl did not write,
-        HostError for a device of `intent.claim` without a node, and if no claimed device has one.
-        """
+        """Plan the file in /var/run/cdi: written with these devices, or removed when there are none. Raises
+        ConflictError for a name that another file defines, Foreign for a file that vfioctl did not write, HostError for
+        a device of `intent.claim` without a node, and if no claimed device has one."""
         plan, missing = self._plan(intent)
         if missing and plan.nothing_to_do and not self._kernel.has(cdi_file(intent.kind)):
             _refuse_without_node(missing, intent)

@@ -87,9 +87,7 @@ def without_node(claims: Sequence[Claim], available: Passthrough) -> tuple[Subje
 
 def with_claim(before: Sequence[CdiDevice], claim: Claim, available: Passthrough, node: Node) -> tuple[CdiDevice, ...]:
     """Return the devices of a file with those of one claim, or without them when it is over.
-
-    The other devices of the file stay, with the nodes that they have now; those that have none go.
-    """
+    The other devices of the file stay, with the nodes that they have now; those that have none go."""
     of_it = {device.subject for device in claim.devices}
     kept = available.named(device.subject for device in before if device.subject not in of_it)
     return (*kept, *(devices_of(claim, available, node) if claim.is_live else ()))
@@ -124,10 +122,7 @@ def node_of(file: CdiFileFound) -> Node:
 def differing(
     file: CdiFileFound, intent: CdiIntent, live: Sequence[Claim], available: Passthrough
 ) -> Iterator[Difference]:
-    """Yield the devices of which a file has another node than they have, that it lacks, or that it should not have.
-
-    `live`: the claims that have not ended.
-    """
+    """Yield the devices that a file lacks, should not have, or gives a wrong node. `live`: claims not yet ended."""
     holders: dict[Subject, str] = {device.subject: claim.id for claim in live for device in claim.devices}
     listed = {subject_called(name): nodes[0] for name, nodes in file.devices.items() if nodes}
     devices = _wanted(intent, tuple(listed), live, available)

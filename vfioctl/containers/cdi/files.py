@@ -33,9 +33,7 @@ _YAML = "YAML: only its kind and its names were looked up"
 
 def text_of(kind: str, devices: Iterable[CdiDevice]) -> str:
     """Return the text of the file with these devices, in the order of their addresses; empty if there are none.
-
-    Devices with group nodes need /dev/vfio/vfio too: it is common to all devices, and comes before them.
-    """
+    Devices with group nodes need /dev/vfio/vfio too: it is common to all devices, and comes before them."""
     listed = sorted(devices, key=lambda device: device.subject.order)
     if not listed:
         return ""
@@ -56,9 +54,7 @@ def _edits(node: str) -> dict[str, Any]:
 
 def devices_in(text: str, kind: str) -> tuple[CdiDevice, ...]:
     """Return the devices in a text that `text_of` made for this kind. Raises ValueError for any other text.
-
-    Nothing else may be in it: container runtimes run and mount as root what such a file names.
-    """
+    Nothing else may be in it: container runtimes run and mount as root what such a file names."""
     if not text:
         return ()
     try:
@@ -148,9 +144,7 @@ def _host_node(node: Mapping[str, Any]) -> str:
 
 def refuse_defined_elsewhere(files: Iterable[CdiFileFound], kind: str, names: Iterable[str], *, besides: str) -> None:
     """Raise ConflictError if a file other than `besides` defines one of these names too.
-
-    Of two files with a name, runtimes take the one in /var/run/cdi, or neither.
-    """
+    Of two files with a name, runtimes take the one in /var/run/cdi, or neither."""
     wanted = set(names)
     for file in files:
         if file.kind == kind and file.path != besides and (both := sorted(wanted & set(file.devices))):

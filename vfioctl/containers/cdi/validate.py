@@ -1,8 +1,6 @@
-"""Checks a CDI document as the strictest runtime does: unknown fields, names, values, versions. Pure.
-
-The JSON schema of the specification accepts unknown fields, and devices of the same name; runtimes do not. They refuse
-a version that they do not know, and podman 4.3 knows none after 0.5.0: a document says the lowest one that it needs.
-"""
+"""Checks a CDI document as the strictest runtime does: unknown fields, names, values, versions. Pure. The JSON schema
+of the specification accepts unknown fields and devices of one name; runtimes do not. They refuse versions that they do
+not know, and podman 4.3 knows none after 0.5.0: a document says the lowest one that it needs."""
 
 from __future__ import annotations
 

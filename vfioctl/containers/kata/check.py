@@ -1,8 +1,6 @@
-"""Checks that all fits together that a Kata guest needs to have devices. Pure: each finding has its remedy.
-
-Kata resolves the name RESOURCE=ID, made from the names that a device plugin reported to the kubelet, as the name of a
-CDI device. So the resource must be named like the CDI kind, and each of its ids like a device of that kind.
-"""
+"""Checks that all fits together that a Kata guest needs to have devices. Pure: each finding has its remedy. Kata
+resolves the name RESOURCE=ID, made from the names that a device plugin reported to the kubelet, as the name of a CDI
+device. So the resource must be named like the CDI kind, and each of its ids like a device of that kind."""
 
 from __future__ import annotations
 
@@ -135,7 +133,6 @@ def _settings(kata: Kata, settings: Mapping[str, Any], host: Host) -> Iterator[F
 
 
 def _hypervisor_of(settings: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Return the name of the hypervisor and its table; empty if there is none."""
     tables = settings.get("hypervisor")
     for name, table in tables.items() if isinstance(tables, Mapping) else ():
         if isinstance(table, Mapping):

@@ -1,7 +1,5 @@
 """Reads and replaces the config.json of an OCI bundle. Follows no links in it, and opens nothing but a regular file.
-
-As root, the bundle must be a directory that only root can change. The file keeps its owner and its mode.
-"""
+As root, the bundle must be a directory that only root can change. The file keeps its owner and its mode."""
 
 from __future__ import annotations
 
@@ -51,10 +49,7 @@ def replace_config(opened: Opened, data: bytes) -> None:
 
 
 def bundle_in(state: bytes) -> Path | None:
-    """Return the bundle in a container's state, as a hook gets it on stdin; None for a configuration.
-
-    Raises BadDocument for neither.
-    """
+    """Return the bundle in a container's state (hooks' stdin); None for a configuration. Else raises BadDocument."""
     problem = "what comes on stdin is neither a container's state nor its configuration"
     try:
         document: Any = parse_json(state, strict=True)

@@ -1,8 +1,5 @@
-"""Edits the document of an OCI bundle's config.json, so that its container gets the devices of a claim. Pure.
-
-Source: the OCI runtime specification, config.md and config-linux.md. What is not understood is refused: a wrong guess
-could give a container more than was asked for.
-"""
+"""Adds the devices of a claim to an OCI bundle's config.json. Pure. Source: the OCI runtime specification, config.md
+and config-linux.md. What is not understood is refused: a wrong guess could give a container more than was asked for."""
 
 from __future__ import annotations
 
@@ -70,9 +67,7 @@ def written(document: dict[str, Any], before: bytes) -> bytes:
 
 def injected(document: dict[str, Any], claim: str, devices: Sequence[DeviceNode]) -> Edited:
     """Return the document with these devices for a claim. Doing it again changes nothing.
-
-    Raises BadDocument for a document that is not understood, ConflictError if it has another claim's devices.
-    """
+    Raises BadDocument for a document that is not understood, ConflictError if it has another claim's devices."""
     edited = copy.deepcopy(document)
     if edited.get("linux") is None:
         raise BadDocument(f"{_CONFIG} has no linux section, so it is not a Linux container's")
