@@ -40,10 +40,8 @@ class DomainApi:
         return read_spec(values, file)
 
     def build(self, spec: DomainSpec, *, connect: str = "", nccl: bool = False) -> Built:
-        """Return the domain of a spec, with the reason for each choice; see `DomainBuilder.build` for the errors.
-
-        What other domains of libvirt have is left out; a host without libvirt has none. `nccl`: whether
-        `Built.nccl_topology` is wanted.
+        """Return the domain of a spec, with the reason for each choice, from what no other domain of libvirt has, if
+        there is a libvirt. `nccl`: whether `Built.nccl_topology` is wanted. Raises what `DomainBuilder.build` raises.
         """
         from vfioctl.domain.build.build import DomainBuilder
         from vfioctl.domain.build.placing import read_others
@@ -52,10 +50,9 @@ class DomainApi:
         return DomainBuilder(self._session).build(spec, others, nccl=nccl)
 
     def edited(self, name: str, spec: Mapping[str, Any], file: Path | None = None, *, connect: str = "") -> Built:
-        """Return an existing domain with the devices, CPUs and memory of a spec; everything else stays.
-
-        It keeps its own devices. What the spec does not name is as the domain has it, or was built with.
-        Raises UnknownDomain, BadDocument for a document that would not work, and what `DomainBuilder.build` raises.
+        """Return an existing domain with the devices, CPUs and memory of a spec; everything else stays. It keeps its
+        own devices. What the spec does not name is as the domain has it, or was built with. Raises UnknownDomain,
+        BadDocument for a document that would not work, and what `DomainBuilder.build` raises.
         """
         from vfioctl.domain.build.edit import edited
 
@@ -70,9 +67,8 @@ class DomainApi:
         return compared(self._session, domain, read_others(self._session, domain.name, connect=connect))
 
     def verify(self, name: str, *, connect: str = "", guest: bool = True) -> Verification:
-        """Compare a running domain with its document; `guest`: also what its guest sees.
-
-        Raises UnknownDomain; HostError for one that does not run.
+        """Compare a running domain with its document; `guest`: also what its guest sees. Raises UnknownDomain;
+        HostError for one that does not run.
         """
         from vfioctl.domain.run.verification import verified
 
@@ -95,11 +91,9 @@ class DomainApi:
     def check(
         self, text: str | bytes, *, host: bool = True, version: tuple[int, ...] | None = None, connect: str = ""
     ) -> CheckDocument:
-        """Return what is wrong with a domain's XML. Raises BadDocument if it is no XML.
-
-        `host`: whether it is also judged against this host, without libvirt. `version`: of the libvirt that will get
-        it; nothing is said of names that older ones do not know if it is not known. `connect`: the URI of a libvirt
-        that is asked as well.
+        """Return what is wrong with a domain's XML. Raises BadDocument if it is no XML. `host`: whether it is also
+        judged against this host, without libvirt. `version`: of the libvirt that will get it; nothing is said of names
+        that older ones do not know if it is not known. `connect`: the URI of a libvirt that is asked as well.
         """
         from vfioctl.domain.check.checker import NOT_ASKED, ask, judged
 

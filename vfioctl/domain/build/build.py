@@ -111,10 +111,9 @@ class DomainBuilder:
     def build(
         self, spec: DomainSpec, others: Others = NOBODY, template: Document | None = None, *, nccl: bool = False
     ) -> Built:
-        """Return the domain. `others`: what other domains have. `template`: an existing domain, to be changed.
-
-        `nccl`: whether its PCI is one that NCCL's topology can describe.
-        Raises BadSpec, BadDocument, UnknownDevice, NoCapacity, ClaimConflict, HostError.
+        """Return the domain. `others`: what other domains have. `template`: an existing domain, to be changed. `nccl`:
+        whether its PCI is one that NCCL's topology can describe. Raises BadSpec, BadDocument, UnknownDevice,
+        NoCapacity, ClaimConflict, HostError.
         """
         edits = template is not None
         template = template or read_template(spec.template)
@@ -179,10 +178,7 @@ class DomainBuilder:
         return _without_plugged(replace(spec, memory=spec.memory or _memory_of(template)), template)
 
     def _free_memory(self, spec: DomainSpec, capacity: Capacity, others: Others) -> Mapping[int, int]:
-        """Return the bytes that are free on each node.
-
-        A policy that prefers takes memory that others have now, and none that there is not: it raises NoCapacity.
-        """
+        """Return the bytes free on each node. Raises NoCapacity if Policy.PREFERRED wants more than the host has."""
         nodes = [node.id for node in capacity.inventory.numa_nodes]
         total = read_all_memory(self._session.kernel, nodes) if spec.policy is Policy.PREFERRED else None
         if total is not None and spec.memory > total:
@@ -191,7 +187,6 @@ class DomainBuilder:
         return free_without_own_usage(read_free_memory(self._session.kernel, nodes), others)
 
     def _vcpus_of(self, claim: Claim, smt: Smt) -> int:
-        """Return how many vCPUs the claim's CPUs make; 0 if it has none."""
         if smt is Smt.TOGETHER or not claim.cpus:
             return len(claim.cpus)
         return max(1, len(claim.cpus) // widest_core(self._claims.capacity().topology))

@@ -1,8 +1,4 @@
-"""Writes a layout into the XML of a template, or of an existing domain. Pure.
-
-Each element and its reason is in docs/how-to/build-a-domain.md. Of an existing domain, only what the layout decides
-is written; everything else stays.
-"""
+"""Writes a layout into a template's or domain's XML; the rest stays. Pure. Reasons: docs/how-to/build-a-domain.md."""
 
 from __future__ import annotations
 
@@ -33,10 +29,8 @@ _OVERHEAD, _OWN = 64, 1 << 30
 
 
 def composed(template: Document, spec: DomainSpec, layout: Layout, *, edits: bool = False) -> Document:
-    """Return the domain: the template with the layout's vCPUs, memory and devices.
-
-    `edits`: the template is an existing domain, not one from which domains are made. Raises BadSpec for a machine
-    that has no PCI Express.
+    """Return the domain: the template with the layout's vCPUs, memory and devices. `edits`: the template is an existing
+    domain, not one from which domains are made. Raises BadSpec for a machine that has no PCI Express.
     """
     document = Document(deepcopy(template.root), prefixes=template.prefixes)
     root = document.root

@@ -1,7 +1,5 @@
-"""Builds an existing domain anew: to change it, or to compare it. Reads the host, and may not write to it.
-
-The metadata of a domain that vfioctl built say what was asked for otherwise than by default. For any other domain it is
-what its document looks like.
+"""Builds an existing domain anew, to change or to compare it. Reads the host, and may not write to it. What was asked
+for otherwise than by default is in the metadata if vfioctl built the domain; else it is what its document looks like.
 """
 
 from __future__ import annotations
@@ -103,9 +101,8 @@ def compared(session: Session, domain: DomainXml, others: Others) -> Comparison:
 
 
 def options_now(claims: ClaimsApi, document: Domain, cpus: int = 0) -> DomainSpec:
-    """Return the options that a domain was built with, without those of devices that it no longer has.
-
-    `cpus`: the vCPUs that it is to have; 0 for those that it has.
+    """Return the options that a domain was built with, without those of devices that it no longer has. `cpus`: the
+    vCPUs that it is to have; 0 for those that it has.
     """
     spec = options_of(document, lambda: even_width(claims.capacity().topology), cpus)
     devices = [subject_of(name) for name in document.host_devices]

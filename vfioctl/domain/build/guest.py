@@ -78,7 +78,6 @@ def _seed(devices: Element, path: str, *, is_arm: bool) -> None:
 
 def _cdroms(root: Element, devices: Element, cdroms: Sequence[str], layout: Layout) -> None:
     """Add install media, and what one needs to install from them: firmware that boots them, a display on this host.
-
     QEMU's `virt` machine has no SATA. Windows for Arm has a driver for USB, and none for SCSI by virtio.
     """
     has_usb = devices.find("controller[@type='usb']") is not None
@@ -195,9 +194,8 @@ def _add(tune: Element, name: str, attributes: Mapping[str, object]) -> None:
 
 
 def _schedulers(root: Element, before: int, after: int) -> Iterator[Element]:
-    """Yield one element for each scheduler and priority: libvirt writes one for each vCPU, and takes none twice.
-
-    One that all vCPUs have, all have afterwards; of another, those that are left.
+    """Yield one element for each scheduler and priority: libvirt writes one for each vCPU, and takes none twice. One
+    that all vCPUs have, all have afterwards; of another, those that are left.
     """
     vcpus_of = defaultdict[tuple[str | None, str | None], set[int]](set)
     for vcpusched in root.iterfind("cputune/vcpusched"):

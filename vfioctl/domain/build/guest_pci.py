@@ -16,10 +16,7 @@ from vfioctl.inventory.model.values import PciAddress, any_number
 
 
 def add_pci(devices: Element, layout: Layout) -> None:
-    """Add the controllers and the devices. A controller's index is the number of its bus in addresses.
-
-    A device that is there keeps its element, with all that is not its address.
-    """
+    """Add controllers (index: the bus in addresses) and devices: one that is there keeps all but its address."""
     _clear_nodes(devices, len(layout.cells))
     if not layout.expanders:
         return
@@ -78,10 +75,8 @@ def _bus(address: Element) -> int | None:
 
 
 def _free_index(devices: Element, above: int) -> int:
-    """Return the lowest index above that of the bus that a controller is on: libvirt makes them in this order.
-
-    Not one that is only named in addresses: libvirt makes that controller itself. Nor the chassis of a port: that of a
-    port without one is its index.
+    """Return the lowest free index above that of a controller's bus: libvirt makes them in this order. Not free: one
+    named only in addresses, for which libvirt makes a controller, and a port's chassis, which is its index by default.
     """
     used = {_index(controller) for controller in devices.findall("controller[@type='pci']")}
     used |= {_bus(address) for address in devices.iterfind("*/address[@type='pci']")}
@@ -124,7 +119,6 @@ def _guest_address(bus: int, slot: int, function: int) -> Mapping[str, object]:
 
 
 def _free_alias(device: Device, used: set[str]) -> str:
-    """Return the device's alias, with a higher number if the document has that one already."""
     kind = device.label.rstrip("0123456789")
     numbers = count(int(device.label.removeprefix(kind)))
     alias = next(name for number in numbers if (name := f"ua-{kind}{number}") not in used)

@@ -54,9 +54,8 @@ class Placing:
         self._spec, self._claim, self._others, self._own = spec, claim, others, own
 
     def placed(self) -> tuple[Placement, Capacity]:
-        """Return what the domain gets, and the host; a policy that prefers does without CPUs of its own.
-
-        Raises BadSpec, UnknownDevice, NoCapacity, ClaimConflict.
+        """Return what the domain gets, and the host; a policy that prefers does without CPUs of its own. Raises
+        BadSpec, UnknownDevice, NoCapacity, ClaimConflict.
         """
         if self._spec.nodes:
             self._refuse_unknown()
@@ -113,7 +112,6 @@ class Placing:
 
     @cached_property
     def _asked(self) -> Sequence[Subject]:
-        """The devices that the spec names: those of a claim, functions and mediated devices, vGPUs of a type."""
         if self._claim:
             return [device.subject for device in self._claim.devices if device.asked]
         named = self._claims.devices_called(self._spec.devices) if self._spec.devices else ()
@@ -123,7 +121,6 @@ class Placing:
         return (*named, *self._claims.free_vgpus(self._spec.vgpu, but=self._own_claims, exclude=theirs))
 
     def _place(self, cpus: int, *, without: Collection[int] = ()) -> tuple[Placement, Capacity]:
-        """Return what a claim with this number of CPUs would get. `without`: CPUs that are not to be chosen."""
         from vfioctl.placement.model.claims import Owner
         from vfioctl.placement.model.request import ClaimRequest
 
@@ -149,9 +146,8 @@ class Placing:
         return placement, self._without_promised(capacity, but) if capacity.taken.hugepages else capacity
 
     def _without_promised(self, capacity: Capacity, but: Collection[str]) -> Capacity:
-        """Return the host without the free hugepages of claims of guests that do not run: they will take them.
-
-        Whether other claims use theirs is unknown, so those pages count as used, as they do for claims.
+        """Return the host without the free hugepages of claims of guests that do not run: they will take them. Whether
+        other claims use theirs is unknown, so those pages count as used, as they do for claims.
         """
         others = self._others.cpus
         used = {cpu for cpu, who in capacity.pinned.items() if who != others.get(cpu)}

@@ -155,7 +155,6 @@ def _default_page(kernel: FileReader) -> int | None:
 
 
 def _untold(facts: HostFacts) -> list[str]:
-    """What the host does not report, so that no rule can check it."""
     unknown = [f"{what}: {why}" for what, why in facts.capacity.topology.unknown.items()]
     if not facts.cpus:
         unknown.append("CPUs: the host does not report which are online")
@@ -165,7 +164,6 @@ def _untold(facts: HostFacts) -> list[str]:
 
 
 def _words(holders: list[Holder]) -> Mapping[str, str]:
-    """Who has each device, in words; the first of several."""
     words: dict[str, str] = {}
     for holder in holders:
         who = f"guest {holder.guest}" if holder.guest else f"{holder.kind} {holder.name}".strip()
@@ -175,7 +173,6 @@ def _words(holders: list[Holder]) -> Mapping[str, str]:
 
 def ask(kernel: Reader, uri: str, given: str | bytes) -> Asked:
     """Return libvirt's version, and why it refuses the document. What cannot be asked is unknown. Raises BadDocument.
-
     It gets the document as it is, or in libvirt's own form if that is not in UTF-8.
     """
     document = parse(given)

@@ -79,7 +79,6 @@ def start(
 
 
 def _pages(session: "Session", preview: "Preview") -> "list[RenderableType]":
-    """Return what to agree on: nothing if no device is changed and no claim released."""
     from vfioctl.domain.render.running import start_page
 
     return [start_page(preview, session.registry)] if preview.plans or preview.over else []

@@ -25,10 +25,7 @@ _COMPLETIONS = {"template": _suggest_templates, "devices": suggest_devices, "num
 
 
 def spec_options(*, edits: bool = False) -> Decorator:
-    """Give a command the options of `DomainSpec`; it gets their values as `requested`, under the names of the fields.
-
-    `edits`: only the options of `domain edit`.
-    """
+    """Give a command the options of `DomainSpec`, by field in `requested`; `edits`: only those of `domain edit`."""
     hints = get_type_hints(DomainSpec, include_extras=True)
     annotated = ((name, get_args(hint)) for name, hint in hints.items() if get_origin(hint) is Annotated)
     options = ((name, parts[-1], parts[0]) for name, parts in annotated if isinstance(parts[-1], Option))
@@ -37,10 +34,7 @@ def spec_options(*, edits: bool = False) -> Decorator:
 
 
 def _parameter(name: str, option: Option, kind: Any) -> Parameter:
-    """Return the parameter for typer.
-
-    Numbers are text here, and checked with the rest of the spec: typer takes longer for one than the build does.
-    """
+    """Numbers are text here, and checked with the rest of the spec: typer takes longer for one than the build does."""
     is_list = get_origin(kind) in (tuple, Mapping)
     type_: Any = bool if kind == bool | None else list[str] if is_list else str
     words = "|".join(kind) if isinstance(kind, type) and issubclass(kind, Enum) else ""

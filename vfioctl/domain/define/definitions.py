@@ -60,13 +60,11 @@ class Definitions:
         notes: tuple[str, ...] = (),
         leaving: Collection[str] = (),
     ) -> Plan:
-        """Plan to define a domain, or to change its definition. Nothing to do if it is defined so already.
-
-        `claim`: the claim whose devices it has. `replace`: also if vfioctl did not define what is there. `storage`:
-        the volumes that it needs, which are created first. `notes`: what else the plan is to say. `leaving`: domains
-        that will have given up their disks.
-        Raises BadDocument, BadSpec for a disk of another domain, Foreign, ClaimConflict for a claim of somebody else,
-        HostError.
+        """Plan to define a domain, or to change its definition. Nothing to do if it is defined so already. `claim`: the
+        claim whose devices it has. `replace`: also if vfioctl did not define what is there. `storage`: the volumes that
+        it needs, which are created first. `notes`: what else the plan is to say. `leaving`: domains that will have
+        given up their disks. Raises BadDocument, BadSpec for a disk of another domain, Foreign, ClaimConflict for a
+        claim of somebody else, HostError.
         """
         wanted = read_domain(text)
         if not wanted.name:
@@ -88,9 +86,8 @@ class Definitions:
         return self._define(DefineIntent(uri=uri, name=checked_name(name), uuid="", document="", storage=storage))
 
     def plan_undefine(self, name: str, *, connect: str = "", foreign: bool = False) -> Plan:
-        """Plan to remove the definition of a domain that does not run.
-
-        `foreign`: also if vfioctl did not define it. Raises UnknownDomain, Foreign, DeviceInUse, HostError.
+        """Plan to remove the definition of a domain that does not run. `foreign`: also if vfioctl did not define it.
+        Raises UnknownDomain, Foreign, DeviceInUse, HostError.
         """
         domain, uri = self._domains.find(name, connect).domain.name, self._domains.uri(connect)
         return self._undefine(UndefineIntent(uri=uri, name=checked_name(domain), foreign=foreign))
@@ -191,7 +188,6 @@ def _is_ours(text: str) -> bool:
 
 
 def _notes_of_define(name: str, current: DomainXml | None, before: str, after: str) -> tuple[str, ...]:
-    """Return what the user should know before a domain is defined. `before` and `after`: its definitions."""
     notes = list(_faults(after))
     if needs_of(after).is_anything and not is_owner(name):
         notes.append(

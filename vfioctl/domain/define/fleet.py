@@ -62,10 +62,9 @@ class Fleets:
         self._session, self._lifecycle = session, Lifecycle(session)
 
     def plan(self, spec: FleetSpec, *, prune: bool = False, connect: str = "") -> Fleet:
-        """Plan what makes the domains what the fleet says. Nothing is changed if one of them cannot be had.
-
-        A domain whose spec has not changed keeps its devices and CPUs. `prune`: domains of the fleet that the file
-        does not name any more are undefined.
+        """Plan what makes the domains what the fleet says. Nothing is changed if one of them cannot be had. A domain
+        whose spec has not changed keeps its devices and CPUs. `prune`: domains of the fleet that the file does not name
+        any more are undefined.
         Raises what `DomainBuilder.build` and `Definitions.plan_define` raise, with the domain's name; Foreign for a
         domain that this fleet has not defined, DeviceInUse for a running one that would be undefined; ClaimConflict for
         a device of two domains; BadSpec and Foreign for a disk of two; and what `Lifecycle.preview` raises.
@@ -79,14 +78,11 @@ class Fleets:
     def apply(
         self, fleet: Fleet, *, wait_guest: float = 0.0, tell: Tell = lambda _: None, progress: Progress | None = None
     ) -> FleetDocument:
-        """Do what was planned. The first failure ends it, and what was done before stays.
-
-        A definition that fails is put back. One whose domain cannot be started or stopped after that stays.
-
-        `wait_guest`: seconds that the guests that are to run may take until their agents answer; 0: not at all.
-        Raises BadSpec for guests to wait for that have no channel of an agent, before anything is changed; what
-        `Session.apply` and `Lifecycle` raise, with what was done in `restored`; VerifyError for guests
-        that do not answer in time.
+        """Do what was planned. The first failure ends it, and what was done before stays. A definition that fails is
+        put back; one whose domain cannot be started or stopped after that stays. `wait_guest`: seconds until the agents
+        of guests that are to run must answer; 0: not at all. Raises BadSpec, before anything is changed, for such
+        guests without an agent's channel; VerifyError if they do not answer in time; what `Session.apply` and
+        `Lifecycle` raise, with what was done in `restored`.
         """
         if wait_guest:
             fleet.refuse_without_agent()

@@ -56,10 +56,7 @@ class FleetPlanning:
         self._images: dict[str, str] = {}
 
     def items(self, *, prune: bool) -> tuple[FleetItem, ...]:
-        """Return what is done to each domain: to those that go, and then to those of the file, in its order.
-
-        See `Fleets.plan` for the errors.
-        """
+        """Return what is done to domains: those that go, then the file's in order. Raises what `Fleets.plan` raises."""
         leaving = self._leaving() if prune else []
         pruned = [self._pruned(domain) for domain in leaving]
         wanted = [self._wanted(domain) for domain in self._fleet.domains]
@@ -76,10 +73,7 @@ class FleetPlanning:
         return (*pruned, *in_order)
 
     def without_agent(self, items: Sequence[FleetItem]) -> tuple[str, ...]:
-        """Return the domains of the file that are to run and have no channel of a guest agent.
-
-        One that runs has the channels of its live document until it is started again.
-        """
+        """Return domains that are to run without an agent's channel; one that runs has those of its live document."""
         wanted = {domain.name for domain in self._fleet.domains if domain.running}
         live = {name: known.domain.live for name, known in self._known.items()}
         texts = {item.domain: live.get(item.domain) or self._document(item) for item in items if item.domain in wanted}
@@ -114,7 +108,6 @@ class FleetPlanning:
         return bool(known and known.says and not known.domain.is_active) and not self._stays(wanted)
 
     def _stays(self, wanted: _Wanted) -> bool:
-        """Return whether the domain is defined, and its part of the file has not changed."""
         known = self._known.get(wanted.name)
         if known is None or known.says is None or not known.domain.is_defined:
             return False
@@ -138,7 +131,6 @@ class FleetPlanning:
         return item
 
     def _built(self, wanted: _Wanted, power: Power, known: Known | None, gone: Collection[str]) -> FleetItem:
-        """Return what is done to a domain that is new, or whose part of the file has changed."""
         others = read_others(self._session, wanted.name, *gone, connect=self._connect)
         if known:
             others = with_own_usage(known.domain, others)
@@ -162,9 +154,8 @@ class FleetPlanning:
         return _item(wanted, change, power, devices, plan)
 
     def _refuse_unstartable(self, items: Sequence[FleetItem]) -> None:
-        """Raise what the domains that are to start would be refused for, in the order in which they do.
-
-        One that needs what a domain before it gives back is left out: who has that now is not who has it then.
+        """Raise what the domains that are to start would be refused for, in the order in which they do. One that needs
+        what a domain before it gives back is left out: who has that now is not who has it then.
         """
         given_back: set[Subject | int] = set()
         for item in items:
@@ -192,7 +183,6 @@ class FleetPlanning:
         return planned[0].after if planned else self._known[item.domain].domain.defined
 
     def _and_planned(self, others: Others) -> Others:
-        """Return what others have, with what the domains of the fleet have that are planned already."""
         devices = {device: f"domain {name} of this fleet" for device, name in self._devices.items()}
         return others._replace(
             cpus={**others.cpus, **self._pinned},

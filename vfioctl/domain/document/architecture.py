@@ -1,7 +1,5 @@
-"""What only guests of x86 have, and the physical addresses that one on QEMU's q35 uses. Pure.
-
-Sources: libvirt's qemu_validate.c; for <smm>, <hyperv> and <kvm>, which libvirt defines, the properties in QEMU's
-hw/i386 and target/i386.
+"""What only guests of x86 have, and the physical addresses that one on QEMU's q35 uses. Pure. Sources: libvirt's
+qemu_validate.c; for <smm>, <hyperv> and <kvm>, which libvirt defines, the properties in QEMU's hw/i386 and target/i386.
 """
 
 from __future__ import annotations
@@ -33,9 +31,8 @@ _BELOW_4G, _SPLIT_FROM = 2 * _GIB, 0xB0000000
 
 
 def end_of_hole(memory: int, hole: int) -> int:
-    """Return the first address above the 64-bit hole, which is above the memory; all in bytes.
-
-    QEMU does not start if the guest's CPU cannot address all of it (hw/i386/pc.c, pc_max_used_gpa; from 7.1 on).
+    """Return the first address above the 64-bit hole, which is above the memory; all in bytes. QEMU does not start if
+    the guest's CPU cannot address all of it (hw/i386/pc.c, pc_max_used_gpa; from 7.1 on).
     """
     above = memory - _BELOW_4G if memory >= _SPLIT_FROM else 0
     return 4 * _GIB + -(-above // _GIB) * _GIB + hole

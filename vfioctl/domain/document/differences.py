@@ -65,10 +65,8 @@ def differing(one: Mapping[str, str], other: Mapping[str, str]) -> tuple[Differe
 
 
 def is_definition_of(found: str, wanted: str) -> bool:
-    """Return whether libvirt's document `found` is what became of the document `wanted`.
-
-    libvirt writes a document in its own form and fills in addresses and controllers, so the texts differ. It keeps the
-    metadata as they are: the digest in the mark says from which document it is, and what counts is compared as well.
+    """Return whether libvirt's `found` is what became of the document `wanted`: its form, addresses and controllers
+    differ, but the metadata stay. The digest in the mark says from which document it is, and what counts is compared.
     """
     if not found or not wanted or found.strip() == wanted.strip():
         return found.strip() == wanted.strip()
@@ -113,7 +111,6 @@ _COMPARED = ("name", "uuid", "mark", "host_devices", "host_nodes", "pins")
 
 def is_still(found: str, wanted: str) -> bool:
     """Return whether nobody has changed it since: all that is in `wanted` is in `found`, and there are no more devices.
-
     Values that libvirt writes in another form count as changed: then the domain is defined again, which does no harm.
     """
     if not is_definition_of(found, wanted):
@@ -124,10 +121,7 @@ def is_still(found: str, wanted: str) -> bool:
 
 
 def _unnamed(root: Element) -> set[tuple[str, str | None]]:
-    """Return the values of a document, each with the tags above it: libvirt adds what elements are named by.
-
-    Without sizes, which libvirt rounds: those that count are compared as such.
-    """
+    """Return the values by tags alone, because libvirt adds names; without sizes, which it rounds (see `_is_alike`)."""
     values = _flat(root, "", is_named=False)
     return {(path, _plain(value)) for path, value in values if value and not path.endswith(_RESOLVED)}
 
@@ -185,7 +179,6 @@ def _name(element: Element) -> str:
 
 
 def _amount(element: Element) -> str:
-    """Return a size in words, whatever its unit; its text if it is none."""
     text = text_in(element).strip() or element.get("size") or element.get("memory") or ""
     size = scaled(text, element.get("unit"))
     return text if size is None else exact_size(size)

@@ -62,7 +62,6 @@ def _ports(domain: Domain, expander: int, behind: set[int]) -> Mapping[int, Curr
 
 
 def _buses(index: int, bus_of: Mapping[int, int]) -> int:
-    """Return how many buses there are behind a controller, with its own."""
     level, buses = {index}, {index}
     while level:
         level = {below for below, bus in bus_of.items() if bus in level} - buses

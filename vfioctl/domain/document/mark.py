@@ -55,11 +55,9 @@ def read_mark(root: Element) -> Mark:
 
 
 def marked(text: str | bytes, *, uuid: str, claim: str = "", before: str = "") -> str:
-    """Return a document as vfioctl defines it: with a UUID, and with its mark in the metadata.
-
-    `uuid`: used if the document has none. `claim`: the id of a claim; otherwise that of the document stays. A copy of
-    another domain's mark loses the claim and the fleet of that domain. `before`: the definition that the document
-    replaces, whose fleet the domain stays in.
+    """Return a document as vfioctl defines it: with a UUID, `uuid` if it has none, and with its mark in the metadata.
+    `claim`: the id of a claim; otherwise that of the document stays. A copy of another domain's mark loses its claim
+    and fleet. `before`: the definition that the document replaces, whose fleet the domain stays in.
     """
     from hashlib import sha256  # a build writes no mark
 

@@ -107,8 +107,7 @@ def refuse_foreign_claim(claim: Claim, name: str) -> None:
 
 
 def backed(domain: Domain, default_page: int | None = None) -> Iterator[tuple[Element, int, frozenset[int], int]]:
-    """Each part of the memory on hugepages: its element, the size of a page, host nodes if it has any, and bytes.
-
+    """Yield each part of the memory on hugepages: its element, the size of a page, host nodes if it has any, and bytes.
     `default_page`: the size where the document names none; None leaves such memory out.
     """
     default = cpuset(attribute(domain.one("numatune/memory"), "nodeset")) or frozenset()
@@ -158,10 +157,8 @@ def ordinary_by_node(domain: Domain) -> Iterator[tuple[int, int]]:
 
 
 class VfioLocks(NamedTuple):
-    """How often VFIO locks all memory of a guest: once for each address space of a device.
-
-    Without a vIOMMU all devices share one. Behind a vIOMMU each device has its own, of all memory until the guest's
-    driver takes over; iommufd counts memory once all the same.
+    """How often VFIO locks all memory of a guest: once for each address space of a device. Without a vIOMMU devices
+    share one; behind it each has its own, of all memory until the guest's driver takes over. iommufd counts it once.
     """
 
     least: int
@@ -179,10 +176,8 @@ def vfio_locks(domain: Domain) -> VfioLocks:
 
 
 def least_hard_limit(domain: Domain) -> int:
-    """Return the bytes that a guest needs as its hard limit, which is also the limit of its locked memory.
-
-    That is the limit which libvirt itself sets for VFIO without a hard limit: the memory, as often as it is locked, and
-    1 GiB (qemuDomainGetMemLockLimitBytes in its qemu_domain.c).
+    """Return the hard limit in bytes that a guest needs, also of its locked memory: what libvirt itself sets for VFIO
+    without one, the memory, as often as it is locked, and 1 GiB (qemu_domain.c, qemuDomainGetMemLockLimitBytes).
     """
     return (domain.memory or 0) * max(vfio_locks(domain).most, 1) + _VFIO_EXTRA
 

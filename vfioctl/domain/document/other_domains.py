@@ -1,7 +1,4 @@
-"""What domains have that others may not have too: CPUs, devices, and the disk images that they write to. Pure.
-
-A domain that is defined and does not run counts as well: it may be started at any time.
-"""
+"""What domains have for themselves: CPUs, devices, images they write to; also if shut off: they may start. Pure."""
 
 from __future__ import annotations
 
@@ -18,10 +15,8 @@ _SHARED = ("readonly", "shareable", "transient")
 
 
 def others_in(libvirt: Libvirt, online: Collection[int], *, but: Collection[str]) -> Others:
-    """Return what domains have, without the domains `but`. Pins to every online CPU pin nothing.
-
-    No vCPU of another domain is to be on the CPUs of their emulators and I/O threads either. A domain whose XML
-    is not understood is left out: one bad domain must not keep others from being built.
+    """Return what domains have, without the domains `but`. Pins to every online CPU pin nothing; those of emulators and
+    I/O threads count too. A domain whose XML is not understood is left out: others must be built all the same.
     """
     cpus: dict[int, str] = {}
     devices: dict[str, str] = {}
@@ -48,10 +43,7 @@ def understood(texts: tuple[str, ...]) -> Iterator[Domain]:
 
 
 def written_images(domain: Domain) -> Iterator[tuple[Element, str]]:
-    """Yield each disk that the domain writes to with its image: a path, or a volume as `POOL VOLUME`.
-
-    Not what it shares with others on purpose: `<readonly/>`, `<shareable/>`, `<transient/>`, CD-ROMs and floppies.
-    """
+    """Yield each disk that the domain writes to and does not share, with its image: a path, or `POOL VOLUME`."""
     for disk in domain.all("devices/disk"):
         source, is_shared = disk.find("source"), any(disk.find(tag) is not None for tag in _SHARED)
         if source is None or is_shared or disk.get("device") in ("cdrom", "floppy"):

@@ -1,7 +1,5 @@
-"""Reads what a domain's document says: the one reader for building, checking, defining and starting.
-
-Each part is read when it is first needed. A missing or malformed part is None or left out; the rules of
-`domain.check` say why. May not judge the document, nor do input or output.
+"""The one reader of a domain's document, for building, checking, defining and starting. Each part is read when needed;
+a missing or malformed one is None or left out (`domain.check` says why). May not judge, nor do input or output.
 """
 
 from __future__ import annotations

@@ -26,8 +26,6 @@ class Changed(NamedTuple):
 
 
 class _Side(NamedTuple):
-    """A document: its values by path, and the paths of all its elements and values."""
-
     values: Mapping[str, str]
     paths: frozenset[str]
 
@@ -78,7 +76,6 @@ def _label(path: str) -> str:
 
 
 def _described(element: str, values: Mapping[str, str]) -> str:
-    """Return an element's name and values, or some of them if it has no name and many values."""
     inside = {
         path.removeprefix(element): value for path, value in values.items() if f"{path}/".startswith(f"{element}/")
     }

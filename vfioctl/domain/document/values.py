@@ -1,5 +1,4 @@
 """Reads values of a domain's XML: numbers, sets of CPUs, sizes, PCI addresses and controllers. Total: bad text is None.
-
 White space is allowed where libvirt allows it: before a number, not behind it or about a unit (virStrToLong_ui), and on
 both sides of the numbers of a set (virBitmapParse).
 """
@@ -77,9 +76,8 @@ def number(text: str | None) -> int | None:
 
 
 def cpuset(text: str | None) -> frozenset[int] | None:
-    """Return a set such as `0-3,^2,8`: later parts take precedence, and an exclusion is one number.
-
-    None also for one that names the same numbers over and over, which would take long to read.
+    """Return a set such as `0-3,^2,8`: later parts take precedence, and an exclusion is one number. None also for one
+    that names the same numbers over and over, which would take long to read.
     """
     cpus: set[int] = set()
     named = 0

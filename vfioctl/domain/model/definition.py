@@ -1,7 +1,4 @@
-"""A domain's definition and its volumes as changes: their names in a plan, and the requests to define and to undefine.
-
-What libvirt's storage has for a domain: new disk images, and a seed for cloud-init. May not do input or output.
-"""
+"""Definitions and volumes (images, seeds) as changes; requests to define and undefine. May not do input or output."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ class _Intent(Intent):
         return self.verb
 
     def permits(self, plan: Plan) -> bool:
-        """Return whether the plan changes only the hook's script."""
         return all((change.kind, change.name) == (HOOK, SCRIPT) for change in plan.changes)
 
 
@@ -86,10 +85,7 @@ exit 0"""
 
 
 def script(command: str, ledger: str = "") -> str:
-    """Return the script. `command`: vfioctl's path. `ledger`: that of the ledger, if it is not the usual one.
-
-    Raises ValueError for a path with a character that a shell could take for something else.
-    """
+    """Return the script. `ledger`: its path if not the usual. Raises ValueError for a path that a shell may misread."""
     for word in filter(None, (command, ledger)):
         if not _WORD.fullmatch(word) or ".." in word.split("/"):
             raise ValueError(f"not a plain absolute path: {word[:80]!r}")

@@ -140,10 +140,7 @@ SOURCES = ("claim", "gpus", "devices", "vgpu")
 
 
 class Option:
-    """A field's help, also in the JSON schema, and its option: domain/cli/spec_options.py derives it.
-
-    `names`: the option's, if not the field's. `edits`: whether `domain edit` has it too.
-    """
+    """A field's help, and its option (spec_options.py). `names`: if not the field's. `edits`: for `domain edit` too."""
 
     def __init__(self, text: str, metavar: str = "", *names: str, panel: str = "", edits: bool = False) -> None:
         self.text, self.metavar, self.names, self.panel, self.edits = text, metavar, names, panel, edits

@@ -39,10 +39,7 @@ class Domains:
         return ask_libvirt(self._session.kernel, self.uri(connect))
 
     def known(self, libvirt: Libvirt, *, as_defined: bool = False) -> tuple[Known, ...]:
-        """Return the domains with what their documents say: as they run, or as they are defined if they do not.
-
-        `as_defined`: the documents with which they start the next time; as they run only for those that have none.
-        """
+        """Return domains as they run, else as defined. `as_defined`: as they start the next time, else as they run."""
         return tuple(
             _known(domain, domain.defined or domain.live if as_defined else domain.xml) for domain in libvirt.domains
         )
@@ -94,9 +91,8 @@ def ask_libvirt(kernel: Reader, uri: str) -> Libvirt:
 
 
 def validate(kernel: Reader, uri: str, xml: str) -> str:
-    """Return the document in libvirt's form, read by its schema and its parser; nothing is defined.
-
-    Raises BadDocument with libvirt's reason in `kernel_said`; HostError, MissingLibrary if libvirt cannot be asked.
+    """Return the document in libvirt's form, read by its schema and its parser; nothing is defined. Raises BadDocument
+    with libvirt's reason in `kernel_said`; HostError, MissingLibrary if libvirt cannot be asked.
     """
     return str(kernel.ask_libvirt(uri, "validated", xml))
 

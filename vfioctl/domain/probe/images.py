@@ -1,7 +1,4 @@
-"""Compares the disk images of domains: which file each is, and what it is based on. May not write.
-
-What is written to a base destroys the images that are based on it. Two that are based on the same one are right.
-"""
+"""Compares domains' disk images: writing to a base destroys images on it, while sharing one is right. May not write."""
 
 from __future__ import annotations
 
@@ -84,9 +81,8 @@ def compared_images(reader: DiskImages, domain: Domain, others: Mapping[str, str
 def refuse_shared_images(
     reader: DiskImages, domain: Domain, others: Mapping[str, str], *, known: Collection[str] = ()
 ) -> Mapping[str, str]:
-    """Raise BadSpec if another domain writes to an image of this one. Return those of which no base is known.
-
-    `known`: images that the domain had before, which stay its own affair.
+    """Raise BadSpec if another domain writes to an image of this one. Return those of which no base is known. `known`:
+    images that the domain had before, which stay its own affair.
     """
     compared = compared_images(reader, domain, others)
     for image, shares in compared.shared.items():

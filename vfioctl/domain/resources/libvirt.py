@@ -105,9 +105,8 @@ class DomainDefinition(LibvirtResource):
         return found is not None and is_definition_of(found, change.after)
 
     def restore(self, change: Change, found: Found) -> Change | None:
-        """Leave a definition alone that somebody else has made or removed since.
-
-        One that was just made from this document is not, though a driver may have dropped parts of it.
+        """Leave a definition alone that somebody else has made or removed since. One that was just made from this
+        document is not, though a driver may have dropped parts of it.
         """
         now = found.of(change)
         if now is None or now == change.before:

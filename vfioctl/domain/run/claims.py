@@ -1,8 +1,6 @@
-"""The claims that a domain holds while it runs: made before it starts, given back when it has ended.
-
-A claim that its owner made before, with `vfioctl claim create --owner vm/NAME`, serves the domain as well, and stays.
-One that was left, because the end of the domain was not reported, is used too, if the domain still needs all of it.
-Changes nothing by itself: each change is a claim's.
+"""The claims that a domain holds while it runs: made before it starts, given back when it has ended. A claim that its
+owner made before, with `vfioctl claim create --owner vm/NAME`, serves the domain too, and stays. One left because its
+end was not reported is used if the domain still needs all of it. Changes nothing itself: each change is a claim's.
 """
 
 from __future__ import annotations
@@ -59,10 +57,8 @@ class RunClaims:
         return tuple(claim for claim in self.of(needs) if LABEL not in claim.labels or _is_needed(claim, needs))
 
     def over(self, needs: Needs) -> tuple[Claim, ...]:
-        """Return the claims that were made for a run, and are over when the domain starts.
-
-        Its own are, if it has no more what they have. Those of another boot are, if they have what it needs: but its
-        own bring back what they had, if vfioctl defined it.
+        """Return the claims of runs that are over when the domain starts: its own, if it no longer needs all that they
+        have; those of another boot that have what it needs, but its own are restored if vfioctl defined it.
         """
         boot_id = self._claims.boot_id
         made = (claim for claim in self._claims.claims() if LABEL in claim.labels)
@@ -87,10 +83,7 @@ class RunClaims:
                 self._claims.release(claim.id)
 
     def missing(self, needs: Needs) -> ClaimRequest | None:
-        """Return the request for what the domain needs and no claim of its owner has; None if they have it all.
-
-        Raises BadSpec if no owner can have the domain's name.
-        """
+        """Return a request for what the owner's claims lack, or None. Raises BadSpec if no owner can have the name."""
         from vfioctl.placement.model.request import ClaimRequest
 
         if not needs.is_anything:
@@ -113,10 +106,8 @@ class RunClaims:
             yield from self._claims.reconciling.plans(claim)
 
     def take(self, needs: Needs, *, progress: Progress | None = None) -> Held:
-        """Claim what a domain needs, bind it, and verify that; or take nothing.
-
-        Raises ClaimConflict with the owner, DeviceInUse with the holders, NoCapacity, VerifyError, and what
-        `ClaimsApi.create` raises.
+        """Claim what a domain needs, bind it, and verify that; or take nothing. Raises ClaimConflict with the owner,
+        DeviceInUse with the holders, NoCapacity, VerifyError, and what `ClaimsApi.create` raises.
         """
         self.end_over(needs)
         serving, made = self.serving(needs), list[Claim]()
@@ -197,14 +188,12 @@ def _to_restore(serving: Sequence[Claim], needs: Needs) -> Iterator[Claim]:
 
 
 def _is_needed(claim: Claim, needs: Needs) -> bool:
-    """Whether a domain still needs all that a claim has."""
     asked = {device.subject for device in claim.devices if device.asked}
     has_use = asked <= {*needs.devices} and {*claim.cpus} <= {*needs.cpus}
     return has_use and not _without(claim.hugepages, needs.hugepages)
 
 
 def _meets(claim: Claim, needs: Needs) -> bool:
-    """Return whether a claim has a device or a CPU that a domain needs."""
     return any(device.subject in needs.devices for device in claim.devices) or not {*claim.cpus}.isdisjoint(needs.cpus)
 
 

@@ -1,7 +1,5 @@
 """What vfioctl does when libvirt calls it: before a domain starts, when it has ended, when libvirtd is started again.
-
-May not ask libvirt: it waits for the hook, and would never answer. The domain's document comes from libvirt.
-Source: https://libvirt.org/hooks.html
+May not ask libvirt, which waits for the hook, but gives it the document. Source: https://libvirt.org/hooks.html
 """
 
 from __future__ import annotations
@@ -36,11 +34,9 @@ class Hook:
         self._holding = RunClaims(session, URI)
 
     def answer(self, name: str, operation: tuple[str, str], xml: bytes, progress: Progress | None = None) -> str:
-        """Do what an operation on a domain needs; nothing for those that vfioctl does not handle.
-
-        Return a line for the system's log; empty for none. Before a start, any error refuses it: what `RunClaims.take`
-        raises for a domain that vfioctl defined, and ClaimConflict for any other one. For a running domain,
-        ClaimConflict means that another guest has claimed a device of it; everything else is claimed for it.
+        """Do what an operation on a domain needs, if vfioctl handles it. Return a line for the system's log; empty for
+        none. Before a start, any error refuses it: what `RunClaims.take` raises if vfioctl defined the domain, else
+        ClaimConflict. For a running one, ClaimConflict: another guest has claimed a device of it; the rest is claimed.
         """
         if operation not in (PREPARE, RELEASE, RECONNECT):
             return ""
@@ -62,10 +58,7 @@ class Hook:
         return _unclaimed(needs) if operation != RELEASE else ""
 
     def _reflect(self, needs: Needs, *, refuse: bool) -> None:
-        """Claim for a domain of others what it has, so that nobody else gets it. What is claimed already stays so.
-
-        `refuse`: raise ClaimConflict for what another guest has.
-        """
+        """Claim what a domain of others has, if free. `refuse`: raise ClaimConflict for what another guest has."""
         for attempts_left in reversed(range(_ATTEMPTS)):
             if refuse:
                 self._refuse_claimed(needs)
@@ -80,8 +73,7 @@ class Hook:
 
     def _refuse_claimed(self, needs: Needs) -> None:
         """Raise ClaimConflict if another VM, one of its name at another libvirt too, or a container has a device of it.
-
-        What a person has claimed may be for this domain: nothing says whose domain it is.
+        What a person has claimed may be for this domain: nothing says whose it is.
         """
         for device, claim in self._claimed(needs).items():
             if not claim.is_of(f"vm/{needs.name}", URI) and not claim.owner.startswith("user/"):
@@ -101,10 +93,8 @@ class Hook:
         return {device: whole[device] for device in needs.devices if device in whole}
 
     def plan_install(self, command: str) -> Plan:
-        """Plan to let libvirt call vfioctl. `command`: its path.
-
-        Raises BadSpec for a path that a shell could take for something else, or that another user can change; Foreign
-        if there is a script of somebody else.
+        """Plan to let libvirt call vfioctl. `command`: its path. Raises BadSpec for a path that a shell could take for
+        something else, or that another user can change; Foreign if there is a script of somebody else.
         """
         from vfioctl.domain.model.hook import InstallHookIntent
         from vfioctl.session import LEDGER
@@ -114,10 +104,7 @@ class Hook:
         return self._install(InstallHookIntent(command=command, ledger="" if ledger == LEDGER else str(ledger)))
 
     def plan_remove(self) -> Plan:
-        """Plan to let libvirt call vfioctl no more. Domains that run keep their claims until they are stopped.
-
-        Raises Foreign for a script of somebody else.
-        """
+        """Plan to remove the hook; domains that run keep their claims. Raises Foreign for a script of somebody else."""
         from vfioctl.domain.model.hook import RemoveHookIntent
 
         return self._planned(RemoveHookIntent(), "", ())

@@ -81,7 +81,6 @@ def _in_guest(kernel: Reader, uri: str, domain: DomainXml, subject: Subject) -> 
 
 
 def _gpus(kernel: Reader, subject: Subject) -> Iterator[Wanted]:
-    """Yield the GPUs and vGPUs of the document."""
     for device in subject.domain.host_devices:
         if ":" not in device:
             yield Wanted(device, "", "")

@@ -1,7 +1,4 @@
-"""Gives vCPUs their CPUs: the threads of a core side by side, the cores of an L3 cache together. Pure.
-
-QEMU numbers threads first, then cores, dies and sockets, so vCPUs are pinned in that order.
-"""
+"""Pins vCPUs in QEMU's order (threads, cores, dies, sockets): a core's threads, an L3 cache's cores together. Pure."""
 
 from __future__ import annotations
 
@@ -55,10 +52,7 @@ def needed(vcpus: int, smt: Smt, topology: Topology) -> int:
 
 
 def pin(cpus: Collection[int], vcpus: int, smt: Smt, topology: Topology, *, has_dies: bool = True) -> Pinning:
-    """Return which vCPU has which of these CPUs, which are at least as many as are needed.
-
-    `has_dies`: whether the guest's sockets can have several dies.
-    """
+    """Return which of these CPUs each vCPU has; there are enough. `has_dies`: the guest's sockets can have dies."""
     known = {topology.core_of[cpu] for cpu in cpus if cpu in topology.core_of}
     cores = sorted(known, key=lambda core: (core.node, _cache(core), core.cpus))
     by_node, groups = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
@@ -93,7 +87,6 @@ def _shape(
     has_dies: bool,
 ) -> tuple[Shape, str, str]:
     """Return the guest's processor, why, and what is weaker. `groups`: the L3 cache of each core, by node.
-
     `threads_given`: how many each core gives; those of a guest's core are these, if all give the same number.
     """
     threads, weaker = 1, "the guest takes threads of a core for cores: not all cores give it as many"

@@ -39,11 +39,9 @@ def devices_of(
     managed: Sequence[Subject] = (),
     roms: Mapping[PciAddress, str] = NO_ROMS,
 ) -> tuple[Device, ...]:
-    """Return the devices in the order of their host addresses, mediated devices last.
-
-    `parents`: the parents of mediated devices. `user_nodes`: nodes that the user names. `mdev_display`: whether the
-    first mediated device shows the guest's display. `managed`: those that libvirt binds. `roms`: files of ROMs.
-    Raises BadSpec for the ROM of another device.
+    """Return the devices in the order of their host addresses, mediated devices last. `parents`: of mediated devices.
+    `user_nodes`: those that the user names. `mdev_display`: whether the first mediated device shows the guest's
+    display. `managed`: those that libvirt binds. `roms`: files of ROMs. Raises BadSpec for the ROM of another device.
     """
     if unknown := [f"--rom {address}={file}" for address, file in roms.items() if address not in subjects]:
         raise BadSpec(f"{unknown[0]}: the domain does not get this device", hint=f"it gets {some_of(subjects)}")
@@ -136,11 +134,10 @@ class AddressSpace(NamedTuple):
 
 
 def address_space(devices: Sequence[Device], processor: Processor, memory: int) -> AddressSpace:
-    """Return what the BARs of the devices need: their sum and 1 GiB, rounded up to a power of two.
-
-    OVMF gives 64-bit BARs an eighth of the guest's physical addresses (OvmfPkg, PlatformDynamicMmioWindow), and q35 has
-    a hole for them whose size is a property. Large GPUs need both to be larger than their defaults.
-    `memory`: the guest's, in bytes. Raises NoCapacity if the CPU cannot address both.
+    """Return what the BARs of the devices need: their sum and 1 GiB, rounded up to a power of two. OVMF gives 64-bit
+    BARs an eighth of the guest's physical addresses (OvmfPkg, PlatformDynamicMmioWindow), and q35 has a hole for them
+    whose size is a property. Large GPUs need both to be larger than their defaults. `memory`: the guest's, in bytes.
+    Raises NoCapacity if the CPU cannot address both.
     """
     bars = sum(device.prefetchable for device in devices)
     if not processor.is_x86 or not bars:

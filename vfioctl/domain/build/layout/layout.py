@@ -40,10 +40,9 @@ def lay_out(
     *,
     nccl: bool = False,
 ) -> Layout:
-    """Return the layout of a domain with these devices and host CPUs; without CPUs, its vCPUs are not pinned.
-
-    `spec`: with the numbers of vCPUs and bytes that are wanted. `why`: why these devices and CPUs. `topology`: the PCI
-    of an existing domain. `nccl`: whether NCCL's topology is to be written. Raises HostError, NoCapacity, BadSpec.
+    """Return the layout of a domain with these devices and host CPUs; without CPUs, its vCPUs are not pinned. `spec`:
+    with the numbers of vCPUs and bytes that are wanted. `why`: why these devices and CPUs. `topology`: the PCI of an
+    existing domain. `nccl`: whether NCCL's topology is to be written. Raises HostError, NoCapacity, BadSpec.
     """
     _refuse_without_layout(host.processor)
     capacity, pinning, vcpus = host.capacity, None, _floating(devices, spec, host)
@@ -133,7 +132,6 @@ def _cells(
 
 
 def _distances(nodes: Sequence[int], capacity: Capacity) -> Mapping[tuple[int, int], int]:
-    """Return how far each node is from each, as the firmware reports it."""
     distances = {node.id: node.distances for node in capacity.inventory.numa_nodes}
     pairs = ((node, other) for node in nodes for other in nodes)
     return {(a, b): distances[a][b] for a, b in pairs if a in distances and b in distances[a]}
@@ -238,7 +236,6 @@ def hides_rom(device: Device) -> bool:
 
 
 def _refuse_without_layout(processor: Processor) -> None:
-    """Raise HostError for a processor of whose guests vfioctl does not know the machine and its PCI."""
     if processor.arch not in _ARCHITECTURES:
         hint = f"it knows those of {' and '.join(_ARCHITECTURES)}; vfioctl domain define takes XML for others"
         raise HostError(f"vfioctl builds no domain for {processor.arch}, the processor of this host", hint=hint)

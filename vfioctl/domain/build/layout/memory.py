@@ -40,10 +40,8 @@ def divide(
     pages: PageSize,
     policy: Policy,
 ) -> Division:
-    """Return the memory of each node in proportion to its vCPUs, as far as it is free there.
-
-    `vcpus`: the number of vCPUs by node. `free`: bytes of ordinary memory that are free, by node, where they are known.
-    Each node has some. Raises NoCapacity, and BadSpec for memory that does not fill the pages that must be.
+    """Return each node's memory, in proportion to `vcpus` as far as it is free; each has some. `free`: bytes of
+    ordinary memory by node, if known. Raises NoCapacity, and BadSpec if it does not fill the pages that must be.
     """
     refused: list[str] = []
     asked = pages in SIZES
@@ -129,10 +127,7 @@ def _ordinary(
 
 
 def _shares(units: int, weights: Mapping[int, int], limits: Mapping[int, int]) -> Mapping[int, int] | None:
-    """Divide units in proportion to weights, as far as there is room; None if there is too little.
-
-    Each gets one at least: the CPUs of a guest's node without memory would have none near.
-    """
+    """Divide units by weight, at least one each so that all CPUs have memory near; None if there is too little."""
     if sum(limits.values()) < units or units < len(weights) or not all(limits.values()):
         return None
     shares, left, weight = {}, units, sum(weights.values())

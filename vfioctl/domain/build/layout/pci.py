@@ -1,13 +1,11 @@
 """Lays out the guest's PCI: an expander bus for each root complex of the host, a root port for each card. Pure.
-
 A PCI endpoint has no NUMA node of its own: the guest takes it from the root bus, so each node needs an expander bus. A
 guest of one node has none, because Windows takes a GPU that moves for a new device; NCCL's topology needs one, to name
 its number. GPUs below one root complex reach each other without crossing it, so each complex has one. Everything below
 an expander bus must have a number between its own and that of the next one (QEMU, docs/pcie.txt, section 4), which
-libvirt does not check. Numbers are given from the top down, and the rest is left to the guest's own root.
-
-A device that the guest has already keeps its address, if it is on an expander bus of its own root complex. Such a bus
-keeps its number as long as there is room for what is below it.
+libvirt does not check. Numbers are given from the top down, and the rest is left to the guest's own root. A device that
+the guest has already keeps its address, if it is on an expander bus of its own root complex; such a bus keeps its
+number as long as there is room for what is below it.
 """
 
 from __future__ import annotations
@@ -28,10 +26,8 @@ _Key = tuple[str, int | None]
 def expanders(
     devices: Sequence[Device], cell_of: Mapping[int, int], topology: GuestTopology = NO_TOPOLOGY, *, nccl: bool = False
 ) -> tuple[Expander, ...]:
-    """Return the expander buses, in the order of their bus numbers; devices without a node are on the guest's root.
-
-    `cell_of`: the guest's cell of each node of the host. `topology`: the PCI of an existing domain. `nccl`: whether one
-    cell gets them too. Raises BadSpec if there are too many devices.
+    """Return the expander buses, sorted by number; devices without a node are on the root. `cell_of`: by host node.
+    `topology`: of an existing domain. `nccl`: whether one cell gets them too. Raises BadSpec for too many devices.
     """
     complexes = defaultdict[_Key, list[Device]](list)
     is_plain = not (nccl or topology.expanders) and len(cell_of) < 2

@@ -97,7 +97,6 @@ def host_cpu_threads(domain: Domain, host: HostFacts) -> Iterator[Fault]:
 
 
 def _threads(domain: Domain) -> int:
-    """The threads of a core of the guest."""
     return number(attribute(domain.one("cpu/topology"), "threads")) or 1
 
 
@@ -110,7 +109,6 @@ def _cores(pin: Element | None, host: HostFacts) -> set[tuple[int, ...]]:
 
 def host_cpu_topoext(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     """AMD's guests see threads only with the feature topoext, which QEMU's `host` model leaves out unless it is named.
-
     libvirt's host-model has it: QEMU's models of AMD's processors with threads do.
     """
     cpu = domain.at("cpu")

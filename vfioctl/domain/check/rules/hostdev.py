@@ -54,7 +54,6 @@ def hostdev_twice(domain: Domain) -> Iterator[Fault]:
 
 
 def _device(element: Element) -> Hashable | None:
-    """What identifies a device of the host."""
     source = element.find("source")
     kind = "pci" if element.tag == "interface" and element.get("type") == "hostdev" else element.get("type", "")
     if source is None or (element.tag != "hostdev" and kind != "pci"):

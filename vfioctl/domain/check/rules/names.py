@@ -1,6 +1,5 @@
-"""Rules about names that libvirt does not know: without validation it drops them without a word.
-
-May not do input or output. The names are those of libvirt's schema, for the parts that the other rules look at.
+"""Rules about names that libvirt does not know: without validation it drops them without a word. May not do input or
+output. The names are those of libvirt's schema, for the parts that the other rules look at.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ _LONGEST = 40
 
 
 class _Known(NamedTuple):
-    """The names of an element's children and attributes."""
-
     children: str = ""
     attributes: str = ""
 

@@ -26,11 +26,9 @@ _ADDRESS = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([
 def device_facts(
     subject: Subject, arguments: Sequence[str], groups: Mapping[str, str], opened: Callable[[], Collection[str] | None]
 ) -> Iterator[VerifiedFact]:
-    """Yield facts for the devices of the host: QEMU has those of the document, where it says, and no others.
-
-    A device that was attached while QEMU ran is not on its command line: then QEMU has the device's group open, and no
-    other device of it. `groups`: the IOMMU group of each device. `opened`: asks which groups QEMU has open; None if
-    that cannot be read.
+    """Yield facts for the devices of the host: QEMU has those of the document, where it says, and no others. One that
+    was attached while QEMU ran is not on its command line: then QEMU has its group open, and no other device of it.
+    `groups`: the IOMMU group of each device. `opened`: asks which groups QEMU has open; None if that cannot be read.
     """
     devices = list(_devices(arguments))
     on_command_line = {name: device for device in devices if (name := _device(device))}
@@ -56,7 +54,6 @@ def _others(
     devices: Sequence[str], with_it: set[str], groups: Mapping[str, str], opened: Collection[str] | None, remedy: str
 ) -> Iterator[VerifiedFact]:
     """Yield a fact for each device that the document does not name, unless it was detached: its group is not open.
-
     `with_it`: the groups of its other devices, which must be open, else the open files say nothing.
     """
     tells = opened is not None and with_it - {""} <= set(opened)
@@ -120,7 +117,6 @@ def definition_facts(subject: Subject, defined: Domain) -> Iterator[VerifiedFact
 
 
 def _pins(domain: Domain) -> str:
-    """Return the pins of a document in words: of each vCPU, the emulator and each I/O thread."""
     pins = [
         *((str(vcpu), cpus) for vcpu, cpus in sorted(domain.pins.items())),
         *([("emulator", domain.emulator_pin)] if domain.emulator_pin else []),
@@ -145,7 +141,6 @@ def wiring_facts(
     subject: Subject, device_settings: Mapping[str, Said], devices: Collection[Said]
 ) -> Iterator[VerifiedFact]:
     """Yield a fact for each expander bus with a node, and for each device of the host on the command line: its bus.
-
     libvirt gives each PCI controller its alias as `id`, which is the name of its bus too: pci.3, below pci.1, below
     pcie.0. `device_settings`: the devices of the host on the command line, by address or UUID. `devices`: all of it.
     """

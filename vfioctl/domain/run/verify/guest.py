@@ -1,7 +1,6 @@
-"""Compares the NUMA nodes and links that a guest sees with its document. May not do input or output.
-
-The guest is asked for files of its sysfs, in rounds: first the bus numbers that its firmware gave to bridges, which
-follow from the document only there, then what its devices say. Its answers may be anything.
+"""Compares the NUMA nodes and links that a guest sees with its document. May not do input or output. The guest is asked
+for files of its sysfs, in rounds: first the bus numbers that its firmware gave to bridges, which follow from the
+document only there, then what its devices say. Its answers may be anything.
 """
 
 from __future__ import annotations
@@ -123,5 +122,4 @@ def _numbered(domain: Domain, ask: Ask) -> Mapping[int, int]:
 
 
 def _file(address: GuestAddress, known: Mapping[int, int]) -> str:
-    """Return the guest's directory of a device whose bus has a known number."""
     return f"{_DEVICES}/0000:{known[address.bus]:02x}:{address.slot:02x}.{address.function:x}"

@@ -1,7 +1,5 @@
-"""Compares where QEMU's memory is with <numatune> and <hugepages>. May not do input or output.
-
-The pages that are there are what counts. A policy is a promise for those that are not yet there. libvirt gives it to
-each guest cell's memory (mbind), or to all of QEMU, by its control group.
+"""Compares where QEMU's memory is with <numatune> and <hugepages>. May not do input or output. Only pages that are
+there count: a policy is a promise for others, by libvirt for each guest cell (mbind) or all of QEMU (cgroup).
 """
 
 from __future__ import annotations
