@@ -11,8 +11,7 @@
     [holders]
     believed_users = ["root", "qemu", "libvirt-qemu"]    # whose processes' command lines are believed
 
-Further tables belong to subsystems, whose rows in the table of subsystems name their models; see `vfioctl.settings`.
-"""
+Further tables belong to subsystems, whose rows in the table of subsystems name their models; see `vfioctl.settings`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The process environment: what vfioctl sets when root starts it, and what every command that it starts gets.
 
-May not import anything else of vfioctl, so that --version stays fast.
-"""
+May not import anything else of vfioctl, so that --version stays fast."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ _HIGHEST = 1 << 20
 def prepare_for_root(words: Sequence[str]) -> None:
     """Set the umask, drop variables that vfioctl does not use, and close the descriptors that the caller left open.
 
-    `words`: the command line. Descriptors that it names, as `vfioctl apply <(...)` does, stay open for this process.
-    """
+    `words`: the command line. Descriptors that it names, as `vfioctl apply <(...)` does, stay open for this process."""
     os.umask(_UMASK)
     for name in [*os.environ]:
         if name not in _KEPT and not name.startswith(_KEPT_BEGIN):
@@ -47,8 +45,7 @@ def named_descriptors(words: Iterable[str]) -> frozenset[int]:
 def close_inherited(*, keep: Iterable[int]) -> None:
     """Close the descriptors above 2 that this program was started with. Those to keep are not given to commands.
 
-    They are the inheritable ones: Python, and libraries of today, open all theirs with O_CLOEXEC.
-    """
+    They are the inheritable ones: Python, and libraries of today, open all theirs with O_CLOEXEC."""
     kept = frozenset(keep)
     for fd in open_descriptors():
         with suppress(OSError):  # the one that read the directory

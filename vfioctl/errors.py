@@ -27,8 +27,7 @@
     |  `- Unfinished                 an earlier change was interrupted; `vfioctl recover`
     |- KernelRefused             5   the kernel refused a read or a write with an errno
     |- VerifyError               6   verification failed; a change was rolled back
-    `- Stuck                     7   the rollback failed, or a write never returned
-"""
+    `- Stuck                     7   the rollback failed, or a write never returned"""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ class VfioctlError(Exception):
 
     ``message`` says what failed and on what; ``hint`` what to do; ``next_command`` which command to
     run next; ``facts`` are details for ``--json``. ``kernel_said`` is the kernel's answer and
-    ``restored`` what was restored; both may be empty.
-    """
+    ``restored`` what was restored; both may be empty."""
 
     exit_code: ClassVar[int] = 1
 

@@ -6,8 +6,7 @@
     >>> [step.target for step in plan.steps][0]
     'vfio-pci'
 
-Every method may raise any class of the error tree in `vfioctl.errors`; docstrings name the most specific ones.
-"""
+Every method may raise any class of the error tree in `vfioctl.errors`; docstrings name the most specific ones."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ if TYPE_CHECKING:
 class Host:
     """A host: this machine, a captured directory, a recorded file, or a simulation.
 
-    Each subsystem is an attribute: `host.binding`, `host.vgpu`. Every call reads the host again; nothing is cached.
-    """
+    Each subsystem is an attribute: `host.binding`, `host.vgpu`. Every call reads the host again; nothing is cached."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -147,8 +145,7 @@ class Host:
 
         `since`: only changes that began then or later. `device`: only changes of it, named as for `find`;
         a device that is gone by its address, a vGPU by the beginning of its UUID. `owner`: only changes that were made
-        for a claim of this owner. Raises BadAddress, UnknownDevice, BadSpec.
-        """
+        for a claim of this owner. Raises BadAddress, UnknownDevice, BadSpec."""
         from vfioctl.core.history import stamp
 
         begin = stamp(since) if since else ""

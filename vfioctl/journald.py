@@ -2,8 +2,7 @@
 
 Speaks journald's native protocol: one datagram for each record, of fields `NAME=value`, or for values of several lines
 `NAME`, their length as 64 bits little-endian, and the bytes (systemd, "Native Journal Protocol"). A message that cannot
-be sent is dropped; the change goes on.
-"""
+be sent is dropped; the change goes on."""
 
 from __future__ import annotations
 

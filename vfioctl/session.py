@@ -127,8 +127,7 @@ class Session:
     def ask_ledger(self, ask: Callable[[Store], T], published: Callable[[Published], T], empty: T) -> T:
         """Return what `ask` reads from the ledger, or `empty` if there is none. Raises StoreDamaged, KernelRefused.
 
-        If only root may read the ledger, return what `published` reads from the document that root publishes.
-        """
+        If only root may read the ledger, return what `published` reads from the document that root publishes."""
         if not self._is_known:
             return empty
         readable = self._public is None or os.access(self.ledger, os.R_OK, effective_ids=True)

@@ -1,7 +1,6 @@
 """Defers SIGINT, SIGTERM and SIGHUP to where stopping is safe.
 
-Imports nothing of vfioctl. Deferring uses the calling thread's signal mask, so it needs no handlers.
-"""
+Imports nothing of vfioctl. Deferring uses the calling thread's signal mask, so it needs no handlers."""
 
 from __future__ import annotations
 

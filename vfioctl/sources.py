@@ -54,8 +54,7 @@ def recorded(session: type[S], name: str, ledger: Path | None = None) -> S:
 def simulated(session: type[S], name: str, ledger: Path | None = None, *, faults: Sequence[Fault] = ()) -> S:
     """Return a session for a simulated host: a host file, or a bundled host by name. Changes are saved to the file.
 
-    A bundled host is first copied to the user's state directory (`simulated_file`). Raises BadDocument.
-    """
+    A bundled host is first copied to the user's state directory (`simulated_file`). Raises BadDocument."""
     from vfioctl.kernel.simulated.faults import parse_fault
     from vfioctl.kernel.simulated.host import Simulated
 

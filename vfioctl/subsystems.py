@@ -1,7 +1,6 @@
 """The table of subsystems: the location of each one's api, commands, registered parts and ledger migrations.
 
-May not import any of them, so that --help stays fast. To add a subsystem, add a folder and a row here.
-"""
+May not import any of them, so that --help stays fast. To add a subsystem, add a folder and a row here."""
 
 from __future__ import annotations
 

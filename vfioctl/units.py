@@ -63,8 +63,7 @@ def exact_size(count: int) -> str:
 def parse_duration(text: str) -> float:
     """Return the seconds in `90s`, `1h30m`, `1d` or `1w`: numbers with units, the largest first, each unit once.
 
-    Raises BadSpec for a number without a unit. Source: systemd.time(7), of which this is a part.
-    """
+    Raises BadSpec for a number without a unit. Source: systemd.time(7), of which this is a part."""
     parts = _DURATION_PART.findall(text.strip().lower())
     units = [_SECONDS[unit] for _, unit in parts]
     if not parts or "".join(map("".join, parts)) != text.strip().lower() or units != sorted(set(units), reverse=True):

@@ -2,8 +2,7 @@
 
 A scan of linear cost refuses a text that is too large, nested too deeply, or has too many tokens or too long a key,
 before the parser may spend memory or time on it. Each function raises ValueError, in words for the user, and nothing
-else. May not import PyYAML unless there is YAML to parse, nor open a file.
-"""
+else. May not import PyYAML unless there is YAML to parse, nor open a file."""
 
 from __future__ import annotations
 
@@ -90,8 +89,7 @@ _QUOTED = re.compile(r" '[!\w-]{2,}'", re.ASCII)
 def kind_of_yaml(text: str) -> str:
     """Return what a text in YAML is: `mapping`, `sequence`, `scalar`, or nothing. Raises ImportError.
 
-    Aliases are allowed: the text is not made into values. The ValueError quotes no word of the text.
-    """
+    Aliases are allowed: the text is not made into values. The ValueError quotes no word of the text."""
     import yaml
 
     text = _decoded(text, MOST_BYTES_YAML)

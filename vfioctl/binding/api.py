@@ -50,8 +50,7 @@ class BindingApi:
         `stop_services`: units that may be stopped if they hold a device (`units_to_stop`). `wait`: timeout in seconds
         for holders to release the devices; `waiting` is called meanwhile.
 
-        Raises NoIommu, GroupNotViable, DeviceInUse, DeviceDead, BadSpec, and what `find` raises.
-        """
+        Raises NoIommu, GroupNotViable, DeviceInUse, DeviceDead, BadSpec, and what `find` raises."""
 
         def intent(chosen: tuple[PciAddress, ...]) -> BindIntent:
             from vfioctl.binding.model.intents import BindIntent
@@ -208,8 +207,7 @@ class BindingApi:
         """Read one function's expansion ROM; return its bytes and contents. Journaled, because it enables the ROM.
 
         On a read-only host the ROM's bytes must be recorded. Raises DeviceInUse, DeviceDead, KernelRefused,
-        VerifyError.
-        """
+        VerifyError."""
         from vfioctl.binding.model.intents import RomIntent
         from vfioctl.binding.probe.rom import explain_refusal, understood
         from vfioctl.inventory.model.preconditions import refuse_marked

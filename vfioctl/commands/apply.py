@@ -43,8 +43,7 @@ def apply(
     """Run a plan that was saved with --dry-run --json.
 
     A plan whose facts no longer hold is refused as stale. Plans saved by vgpu restore are run one after another, up to
-    the first failure.
-    """
+    the first failure."""
     data = _read(plan_file)
     session = opened(ctx)
     host = Host(session)

@@ -22,8 +22,7 @@ app = group_app("config")
 def config() -> None:
     """Check and show the configuration.
 
-    The file is /etc/vfioctl/config.toml, or the one in VFIOCTL_CONFIG.
-    """
+    The file is /etc/vfioctl/config.toml, or the one in VFIOCTL_CONFIG."""
 
 
 @app.with_examples("""
@@ -33,8 +32,7 @@ def check(ctx: typer.Context, *, as_json: AsJson = False) -> None:
     """Check the configuration, and list all errors with their lines.
 
     Devices and CPUs that the host does not have are errors, too. The exit code is 0 without errors or without a file,
-    otherwise 2.
-    """
+    otherwise 2."""
     wrong = _problems(ctx)
     if wrong:
         for problem in [] if as_json else wrong:
@@ -71,8 +69,7 @@ def _problems(ctx: typer.Context) -> list[BadSpec]:
 def show(*, as_json: AsJson = False) -> None:
     """Show the effective settings of all tables in the format of the file.
 
-    Settings that the file does not have are shown with their defaults, and marked.
-    """
+    Settings that the file does not have are shown with their defaults, and marked."""
     from vfioctl.settings import effective, sources
 
     file = read_file_of()

@@ -58,8 +58,7 @@ def history(
     """List the changes made to this host.
 
     The newest change comes first. Each line shows when it began, who made it, what it did to which devices, and how it
-    ended. Times are in UTC.
-    """
+    ended. Times are in UTC."""
     if ctx.invoked_subcommand:
         if (number, since, device, owner, as_json) != (None, None, None, None, False):
             name = ctx.invoked_subcommand
@@ -96,8 +95,7 @@ def show(
 ) -> None:
     """Show everything about one change.
 
-    Shows how the change ended and why, who made it, what it changed and by which steps.
-    """
+    Shows how the change ended and why, who made it, what it changed and by which steps."""
     session = opened(ctx)
     entry = Host(session).change(change)
     if as_json:
@@ -126,8 +124,7 @@ def prune(
     """Delete old changes from the history.
 
     With both options, deletes only what both select. Always keeps the newest change, unfinished changes, and those that
-    unbind needs to restore drivers or that created the vGPUs of this host.
-    """
+    unbind needs to restore drivers or that created the vGPUs of this host."""
     if older_than is None and keep is None:
         raise BadSpec("nothing says which changes to delete", hint="give --older-than 90d, --keep 100, or both")
     host = Host(opened(ctx))

@@ -31,8 +31,7 @@ def holders(
     Lists processes that have a device file open or mapped, with their unit, container, pod or guest; disks and network
     interfaces in use; vGPUs; and the text console. Covers the whole card and its IOMMU group. Name a mediated device by
     its UUID, or the first characters of it. Run it as root to read all processes; otherwise it reports how many it
-    could not read.
-    """
+    could not read."""
     session = opened(ctx)
     held = Host(session).holders(devices, every=every)
     tell_unfinished(session, damage=True)

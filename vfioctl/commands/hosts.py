@@ -27,8 +27,7 @@ def hosts(
 ) -> None:
     """List the bundled hosts for --simulate and --host.
 
-    Changes made with --simulate are kept in your own copy of the host until --reset restores its initial state.
-    """
+    Changes made with --simulate are kept in your own copy of the host until --reset restores its initial state."""
     from vfioctl.kernel.recorded.bundled import bundled_hosts
     from vfioctl.kernel.simulated.files import reset_simulated
 
@@ -58,8 +57,7 @@ def reboot(
 
     It gets a new boot id. Drivers, settings, VFs and mediated devices return to their initial state; writes that never
     returned end. The ledger and persistent definitions stay; `vfioctl recover` closes changes that the reboot
-    interrupted.
-    """
+    interrupted."""
     from uuid import uuid4
 
     from vfioctl.kernel.simulated.files import simulated_file

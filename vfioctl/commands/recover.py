@@ -38,8 +38,7 @@ def recover(
     """Recover interrupted changes.
 
     Rolls every unfinished change back to the state recorded before it, or with --forward completes it. A change that
-    lacks only its last journal entry is closed as done either way.
-    """
+    lacks only its last journal entry is closed as done either way."""
     session = opened(ctx)
     if this_host and session.has_ledger and not dry_run:
         session.store.keep()

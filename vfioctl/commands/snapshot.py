@@ -28,8 +28,7 @@ def snapshot(
     """Record this host in a text file.
 
     Serial numbers, MAC addresses, UUIDs and host names are left out, so you can attach the file to a bug report. Files
-    that could not be read are listed on stderr.
-    """
+    that could not be read are listed on stderr."""
     if output == "":
         raise BadSpec("-o needs the name of a file", hint="without -o the snapshot goes to stdout")
     file = None if output in (None, "-") else Path(str(output))

@@ -149,8 +149,7 @@ def tell_unfinished(session: Session, *, damage: bool = False) -> None:
     """Warn on stderr about each interrupted change: a listing may then show a half-done state.
 
     Also about a configuration that cannot be used. `damage`: also about a ledger that cannot be read; pages that list
-    warnings say it themselves.
-    """
+    warnings say it themselves."""
     if session.problem:
         say(f"vfioctl: {session.problem}")
     none: tuple[tuple[str, ...], ...] = ()

@@ -1,8 +1,7 @@
 """Aligned columns of text that fit a width; optional columns are shown only if there is room.
 
 May not know devices. Lines are generated one at a time, so that large tables need little memory. A terminal cuts lines
-that are too long; elsewhere nothing is cut.
-"""
+that are too long; elsewhere nothing is cut."""
 
 from __future__ import annotations
 
@@ -91,8 +90,7 @@ class Layout:
 class Whole:
     """An indented line that is never truncated or wrapped, so that paths and commands can be copied.
 
-    `rest`: text that moves to the next line, indented by `hang` columns, if it does not fit beside `text`.
-    """
+    `rest`: text that moves to the next line, indented by `hang` columns, if it does not fit beside `text`."""
 
     def __init__(self, text: str, rest: str = "", *, hang: int = 0) -> None:
         self._text, self._rest, self._hang = text, rest, hang

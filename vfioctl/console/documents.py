@@ -1,8 +1,7 @@
 """Writes documents, which are made of dataclasses and pydantic models, as JSON. May not choose what they hold.
 
 `json.dumps` takes twice as long for ten thousand functions: it calls back for each dataclass, and writes the names of
-its fields anew each time.
-"""
+its fields anew each time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The command `vfioctl`: its own options, and a group that imports a command only when it is called.
 
-May not import a command's module, rich or the models, so that --help stays fast.
-"""
+May not import a command's module, rich or the models, so that --help stays fast."""
 
 from __future__ import annotations
 
@@ -166,8 +165,7 @@ class LazyGroup(Group):
 def _with_subcommands(module: Any, wanted: str) -> typer.Typer:
     """Return a module's app with the subcommand that is wanted, as typer takes a millisecond for each; or with all.
 
-    A group's `MODULES` names the modules that add its subcommands, if these are not in the module itself.
-    """
+    A group's `MODULES` names the modules that add its subcommands, if these are not in the module itself."""
     modules: Mapping[str, str] = getattr(module, "MODULES", {})
     app: typer.Typer = copy(module.app)
     app.registered_commands = [*app.registered_commands]
@@ -225,8 +223,7 @@ def vfioctl(  # noqa: PLR0913 - one for each option
 ) -> None:
     """Hands GPUs over: from the host's driver to a virtual machine or a secure container, and back.
 
-    Every command can be tried on a simulated host, without a GPU: vfioctl inventory --simulate hgx8
-    """
+    Every command can be tried on a simulated host, without a GPU: vfioctl inventory --simulate hgx8"""
     del root, host, simulate, ledger, verbose, log_level, quiet, version  # their callbacks have stored them
 
 

@@ -1,8 +1,7 @@
 """Writes results to stdout or to a file, and everything else to stderr.
 
 No other module of the command line writes. Escapes all text here, so that text of a host, a file or a process cannot
-control the terminal. May not choose the text. Imports rich only to draw.
-"""
+control the terminal. May not choose the text. Imports rich only to draw."""
 
 from __future__ import annotations
 

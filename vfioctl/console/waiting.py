@@ -31,8 +31,7 @@ def seconds_in(text: str | None) -> float:
 class Board:
     """The list of holders on stderr: redrawn in place on a terminal that can, otherwise written again when it changes.
 
-    A context manager that erases the list at the end. `show` is the callback of the apis that wait.
-    """
+    A context manager that erases the list at the end. `show` is the callback of the apis that wait."""
 
     def __init__(self) -> None:
         self._live: Live | None = None

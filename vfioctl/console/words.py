@@ -14,8 +14,7 @@ _BRACKETS = {"[": "(", "]": ")"}
 def plain(text: str) -> str:
     r"""Return one line in which all characters that could control the terminal are escaped: \x1b, \n, \u202e.
 
-    The output escapes all text; only text whose width is measured before must be escaped earlier.
-    """
+    The output escapes all text; only text whose width is measured before must be escaped earlier."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

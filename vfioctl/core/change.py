@@ -1,8 +1,7 @@
 """The plan document: the intent, the facts it relies on, the changes (resource, before, after) and the steps.
 
 May not do input or output, and knows no kind of resource. A plan's id is the digest of its other fields, so an edited
-or truncated plan file is detected.
-"""
+or truncated plan file is detected."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Applies plans: lock, preconditions, journal, steps, verify, rollback on failure. Recovers interrupted changes.
 
 Writes to the host only through the executor, and trusts only what `verify` reads back. Logs every change that was
-made, rolled back or refused (logger `vfioctl.changes`).
-"""
+made, rolled back or refused (logger `vfioctl.changes`)."""
 
 from __future__ import annotations
 
@@ -53,8 +52,7 @@ class Engine:
 
         Raises BadDocument, NotPermitted, Busy, StalePlan, Unfinished, ClaimConflict, StoreDamaged before the first
         write; DeviceInUse, KernelRefused, NoCapacity, HostError, VerifyError after a rollback; Stuck if that failed.
-        VerifyError or DeviceDead also report a completed change that left a setting unrestored or a device dead.
-        """
+        VerifyError or DeviceDead also report a completed change that left a setting unrestored or a device dead."""
         try:
             outcome = self._apply(plan, progress, acting_for)
         except (VfioctlError, KeyboardInterrupt) as error:
@@ -100,8 +98,7 @@ class Engine:
 
         Without `of_this_boot`, only those that a reboot interrupted.
 
-        Raises NotPermitted, Busy, and Stuck for the first change that could not be finished, after trying all.
-        """
+        Raises NotPermitted, Busy, and Stuck for the first change that could not be finished, after trying all."""
         if not self._journal.unfinished():
             return ()
         if self._kernel.read_only:

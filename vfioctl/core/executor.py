@@ -29,8 +29,7 @@ class Executor:
     ) -> list[str]:
         """Take the steps in order and return the messages of optional steps (`may_fail`) that failed after the checks.
 
-        Raises VfioctlError for the first other step that fails; a Stuck names the step's device in its facts.
-        """
+        Raises VfioctlError for the first other step that fails; a Stuck names the step's device in its facts."""
         self.context.steps = [owned.step for owned in steps]
         failures: list[str] = []
         for number, owned in enumerate(steps, start=1):

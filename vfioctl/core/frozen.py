@@ -13,8 +13,7 @@ def record_class(kind: type[T]) -> type[T]:
     """Make a dataclass whose values are not to be changed: use `dataclasses.replace`.
 
     mypy sees to that, not Python: a listing makes tens of thousands, and a frozen dataclass takes three times as long;
-    making the class takes twice as long, which every command would wait for.
-    """
+    making the class takes twice as long, which every command would wait for."""
     return dataclass(slots=True, kw_only=True)(kind)
 
 

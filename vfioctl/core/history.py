@@ -46,8 +46,7 @@ def prunable(
     """Return the finished changes that may be deleted.
 
     `entries`: the newest first. `needed`: numbers of changes that records of the ledger refer to. `keep`: how many of
-    the newest stay. `before`: only those that began earlier.
-    """
+    the newest stay. `before`: only those that began earlier."""
     # the newest one stays, because SQLite would give its number to the next change
     return tuple(
         entry

@@ -1,7 +1,6 @@
 """The journal of changes: done, under way, and unfinished. Takes times and boot ids as arguments; reads no clock.
 
-Subsystems write their own records in the same transactions (`Records`).
-"""
+Subsystems write their own records in the same transactions (`Records`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Where the ledger is: finds or creates its file, which no other user may open, in a directory that root can rely on.
 
-May not open the file: closing it would release SQLite's locks.
-"""
+May not open the file: closing it would release SQLite's locks."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ _MOST_BYTES = 256 << 20
 class LedgerFile:
     """The file of one ledger. `own_directory`: no other user may enter its directory.
 
-    `published`: what root publishes of it. An empty ledger is a new one only without that.
-    """
+    `published`: what root publishes of it. An empty ledger is a new one only without that."""
 
     def __init__(self, file: Path, *, own_directory: bool, published: Path | None = None) -> None:
         self._file, self._own_directory, self._published = file, own_directory, published
@@ -89,8 +87,7 @@ _SHOWN = 8
 def refuse_other_host(db: sqlite3.Connection, file: Path, machine_id: str) -> bool:
     """Return whether the ledger names its host. Raises StoreForeign if that is another one than `machine_id`.
 
-    Nothing is refused if either is not known: an older ledger names none, and a container may have no machine-id.
-    """
+    Nothing is refused if either is not known: an older ledger names none, and a container may have no machine-id."""
     row = db.execute("SELECT machine_id FROM host").fetchone()
     if row and machine_id and row[0] != machine_id:
         raise StoreForeign(

@@ -2,8 +2,7 @@
 
 pydantic reads them, for documents (`read_document`) and their JSON schemas. Short input, such as options, is read
 without it (`read_words`), by the limit's `read`, which may refuse what pydantic takes: importing pydantic and building
-a model takes longer than most commands work.
-"""
+a model takes longer than most commands work."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """What ordinary users may know of root's ledger: one JSON document, replaced as a whole.
 
 Users who could open the ledger could lock it. This module reads the document and forms it; it may not write, nor import
-pydantic or sqlite3: listings read it before their scan.
-"""
+pydantic or sqlite3: listings read it before their scan."""
 
 from __future__ import annotations
 

@@ -70,8 +70,7 @@ class Records(Protocol):
         """Write what recovery must know if this process dies; called before the first write to the host.
 
         `acting_for`: the reservation that the change is made for (`vfioctl.core.reservations`), if any. May raise to
-        refuse the change.
-        """
+        refuse the change."""
 
     def end(
         self, db: sqlite3.Connection, entry: int, plan: Plan, state: JournalState, *, boot_id: str, now: str

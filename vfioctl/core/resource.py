@@ -1,8 +1,7 @@
 """Resources, which changes set: the `Resource` protocol, `FileResource` for a file with one value, and `WholeFile`.
 
 Each kind of resource is one class, registered by its subsystem. Engine, executor, verify, rollback, recovery, journal
-and renderer know this protocol and may not know a kind.
-"""
+and renderer know this protocol and may not know a kind."""
 
 from __future__ import annotations
 

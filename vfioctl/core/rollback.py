@@ -1,8 +1,7 @@
 """Rollback: restores a host to its state before a change and closes the journal entry.
 
 Rollback is planning again with the recorded `before` as the goal, so it works from any half-done state and in another
-process. Writes to the host only through the executor.
-"""
+process. Writes to the host only through the executor."""
 
 from __future__ import annotations
 

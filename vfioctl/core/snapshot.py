@@ -47,8 +47,7 @@ def unfinished_in(db: Connection) -> Changes:
 def publish(store: Store, file: Path, records: Mapping[str, Record], boot_id: Callable[[], str]) -> None:
     """Write the document if it is not what the ledger says. `records`: each subsystem's part, by the subsystem's name.
 
-    If that fails, no document is left rather than an old one: the change that it is about goes on all the same.
-    """
+    If that fails, no document is left rather than an old one: the change that it is about goes on all the same."""
     try:
         with (
             opened_directory(str(file.parent), make=PUBLIC_DIRECTORY) as directory,

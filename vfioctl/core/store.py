@@ -1,8 +1,7 @@
 """The store (the ledger): one SQLite file with the journal and the subsystems' records. May touch no other file.
 
 Related rows are written in one transaction. A constraint in the database keeps a device from being part of two open
-changes. Only the file's owner may open it: whoever may read a database can lock it, too.
-"""
+changes. Only the file's owner may open it: whoever may read a database can lock it, too."""
 
 from __future__ import annotations
 
@@ -54,8 +53,7 @@ class Store:
         """`migrations`: the subsystems' migrations, in the order of the table of subsystems.
 
         `own_directory`: the file's directory is the ledger's alone, and no other user may enter it. `published`: see
-        `LedgerFile`. `machine_id`: returns the host's, which the ledger must be of; empty if it is not known.
-        """
+        `LedgerFile`. `machine_id`: returns the host's, which the ledger must be of; empty if it is not known."""
         self.file, self._machine_id = file, machine_id
         self._ledger = LedgerFile(file, own_directory=own_directory, published=published)
         self._migrations = tuple(sorted((*MIGRATIONS, *migrations), key=lambda migration: migration.version))

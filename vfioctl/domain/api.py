@@ -52,8 +52,7 @@ class DomainApi:
     def edited(self, name: str, spec: Mapping[str, Any], file: Path | None = None, *, connect: str = "") -> Built:
         """Return an existing domain with the devices, CPUs and memory of a spec; everything else stays. It keeps its
         own devices. What the spec does not name is as the domain has it, or was built with. Raises UnknownDomain,
-        BadDocument for a document that would not work, and what `DomainBuilder.build` raises.
-        """
+        BadDocument for a document that would not work, and what `DomainBuilder.build` raises."""
         from vfioctl.domain.build.edit import edited
 
         return edited(self._session, name, spec, file, connect=connect)
@@ -68,8 +67,7 @@ class DomainApi:
 
     def verify(self, name: str, *, connect: str = "", guest: bool = True) -> Verification:
         """Compare a running domain with its document; `guest`: also what its guest sees. Raises UnknownDomain;
-        HostError for one that does not run.
-        """
+        HostError for one that does not run."""
         from vfioctl.domain.run.verification import verified
 
         domain = self.domains.find(name, connect).domain
@@ -93,8 +91,7 @@ class DomainApi:
     ) -> CheckDocument:
         """Return what is wrong with a domain's XML. Raises BadDocument if it is no XML. `host`: whether it is also
         judged against this host, without libvirt. `version`: of the libvirt that will get it; nothing is said of names
-        that older ones do not know if it is not known. `connect`: the URI of a libvirt that is asked as well.
-        """
+        that older ones do not know if it is not known. `connect`: the URI of a libvirt that is asked as well."""
         from vfioctl.domain.check.checker import NOT_ASKED, ask, judged
 
         asked = ask(self._session.kernel, connect, text) if connect else NOT_ASKED

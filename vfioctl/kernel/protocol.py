@@ -174,16 +174,14 @@ class Reader(FileReader, Processes, DiskImages, Protocol):
         Each worker calls it once, and reads its part of the subjects with the result. `args` and results are plain data
         (marshal). `timeout`: seconds without progress until a subject is skipped; None for the host's default.
         `total`: seconds of waiting until all subjects without a result are skipped; None for no limit. On a live host,
-        reading starts with the call. `per_subject` makes a reader from a stateless function.
-        """
+        reading starts with the call. `per_subject` makes a reader from a stateless function."""
 
     def ask_libvirt(self, uri: str, question: str, *words: str) -> Any:
         """The answer to one of the questions of `vfioctl.kernel.libvirt`, plain data; asked in a worker.
 
         A recorded or a simulated host has libvirt's test driver only (`test:`). A simulated one keeps what it is told
         to define in /etc/libvirt/qemu, as libvirtd does, because the test driver forgets it with the connection.
-        Raises what `libvirt.value_of` raises; HostError if there is no answer.
-        """
+        Raises what `libvirt.value_of` raises; HostError if there is no answer."""
 
     def properties(self, modalias: str) -> Mapping[str, str]:
         """The properties of a device in the hardware database: ID_VENDOR_FROM_DATABASE, ID_MODEL_FROM_DATABASE, ..."""
@@ -195,8 +193,7 @@ class Reader(FileReader, Processes, DiskImages, Protocol):
         reason for the user, for a GPU that NVML does not know or whose facts did not arrive in time. With `types`, also
         vgpu_heterogeneous_mode and vgpu_types (`id|name|framebuffer bytes|heads|WxH|max instances` for each type,
         sorted by id, joined by `;`): on a vGPU host these are hundreds of calls. With `links`, also nvlink: the
-        addresses at the other ends of its active NVLinks, GPUs and NVSwitches, joined by spaces.
-        """
+        addresses at the other ends of its active NVLinks, GPUs and NVSwitches, joined by spaces."""
 
     def user(self, uid: int) -> str:
         """The name of a user; the uid as text if there is none."""

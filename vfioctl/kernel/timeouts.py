@@ -10,8 +10,7 @@ STEPS = {"unit": 120.0, "libvirt": 60.0, "libvirt-start": 900.0, "sriov-manage":
 
 `unit`: systemd kills what has not stopped after 90 s (DefaultTimeoutStopSec). `libvirt`: libvirtd may start QEMU once
 to see what it offers. `libvirt-start`: QEMU may first take, and clear, a terabyte of memory. `sriov-manage`: it unbinds
-and binds the GPU and then each VF, one after the other.
-"""
+and binds the GPU and then each VF, one after the other."""
 
 
 class Timeouts(NamedTuple):

@@ -57,8 +57,7 @@ def bind(  # noqa: PLR0913 - one parameter for each option
     driver for the function. A device in use is refused, and its holders are listed; no process is ever killed.
     Before the unbind, persistence mode is switched off, and consoles and unbindLock are released. The change succeeds
     if every function is then bound to its VFIO driver and the kernel reports the group as viable; otherwise everything
-    is rolled back.
-    """
+    is rolled back."""
     session = opened(ctx)
     with Board() as board:
         plan = BindingApi(session).plan_bind(

@@ -36,8 +36,7 @@ def reset(  # noqa: PLR0913 - one parameter for each option
     Uses the kernel's first reset method, or the one given. A bus reset also resets all other devices below the same
     bridge, and is refused while one of them is in use. The boot display, and a GPU that NVIDIA's driver keeps open, are
     refused too. Afterwards vfioctl reads the configuration space: a device that does not answer is marked as dead and
-    kept from guests.
-    """
+    kept from guests."""
     session = opened(ctx)
     with Board() as board:
         plan = BindingApi(session).plan_reset(

@@ -50,8 +50,7 @@ def rom(
 
     Lists the images in the ROM, and checks that they are for this device and have correct checksums. A ROM that fails a
     check is written only with --unsound; --force alone never replaces a good ROM with a bad one. With -o - the ROM goes
-    to stdout, and the list of its images to stderr.
-    """
+    to stdout, and the list of its images to stderr."""
     file = _file(output, force=force, as_json=as_json)
     to_stdout = output == _STDOUT
     data, image = BindingApi(opened(ctx)).rom(device)

@@ -37,8 +37,7 @@ def unbind(  # noqa: PLR0913 - one parameter for each option
     consoles, power settings and services. Without a record, the kernel chooses the driver.
     --to refuses a driver whose aliases do not match the device; the record is kept, so that a later unbind without --to
     restores the driver from before bind. A device that a guest has
-    open is refused, because the kernel would wait for the guest forever.
-    """
+    open is refused, because the kernel would wait for the guest forever."""
     session = opened(ctx)
     with Board() as board:
         plan = BindingApi(session).plan_unbind(

@@ -1,8 +1,7 @@
 """Parses a PCI expansion ROM: its images, the devices that they are for, and their faults.
 
 May not do input or output. The bytes are untrusted: invalid data is reported as a fault, never as an exception.
-Sources: PCI Firmware Specification 3.3, chapter 5 (headers, PCIR); UEFI 2.10, 14.4.18 (the EFI image's header).
-"""
+Sources: PCI Firmware Specification 3.3, chapter 5 (headers, PCIR); UEFI 2.10, 14.4.18 (the EFI image's header)."""
 
 from __future__ import annotations
 

@@ -49,8 +49,7 @@ def plan_unbind(
     """Plan restoring the drivers and overrides in `records`; without a record, the kernel chooses the driver.
 
     `settings` are restored too. `intent.driver` (`--to`) names another driver for the devices asked for.
-    Raises BadSpec, DeviceInUse.
-    """
+    Raises BadSpec, DeviceInUse."""
     scope = scope_of(inventory, intent.devices)
     returning = _returning(inventory, intent, scope, records)
     refuse_unbind(inventory, intent, scope, returning, records, circumstances)

@@ -2,8 +2,7 @@
 
 nvidia: persistence mode off, then `unbindLock`, which the driver grants only while nobody uses the GPU. Display
 drivers: the text console and the firmware's framebuffer are detached. Every device on vfio-pci is kept out of D3cold,
-because some devices never wake from it.
-"""
+because some devices never wake from it."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 A function-level reset (flr, af_flr, pm, acpi, device_specific) affects only that function. A bus reset affects all
 devices below the same bridge: the kernel refuses it (ENOTTY) for a function with siblings, unless the bridge has
-`reset_subordinate` (Linux 6.11), which does not check for users.
-"""
+`reset_subordinate` (Linux 6.11), which does not check for users."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Reads a function's expansion ROM through the kernel protocol, and explains why one does not answer. May not write.
 
-Sources: drivers/pci/pci-sysfs.c (pci_read_rom), drivers/pci/rom.c (pci_map_rom, pci_get_rom_size), linux/ioport.h.
-"""
+Sources: drivers/pci/pci-sysfs.c (pci_read_rom), drivers/pci/rom.c (pci_map_rom, pci_get_rom_size), linux/ioport.h."""
 
 from __future__ import annotations
 

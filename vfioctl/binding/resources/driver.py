@@ -2,8 +2,7 @@
 
 The order of the steps follows kernel commit 782a985d7af2: override first, so that no other driver can bind the device
 between unbind and probe; then every unbind; then every probe. On unbind the override names the old driver, and is
-restored only after that driver is bound.
-"""
+restored only after that driver is bound."""
 
 from __future__ import annotations
 

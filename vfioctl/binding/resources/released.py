@@ -21,8 +21,7 @@ _MAY_FAIL = "may fail: NVML does not report the mode; if it is on, it would keep
 class ReleasedFile(FileResource):
     """A setting with one value while the device is on VFIO, and its old value afterwards.
 
-    Restoring it may fail (`may_fail`): a setting that cannot be restored must not undo the device's return.
-    """
+    Restoring it may fail (`may_fail`): a setting that cannot be restored must not undo the device's return."""
 
     released: ClassVar[str]
     """The value for a device on VFIO."""

@@ -28,8 +28,7 @@ def claim() -> None:
     """Claim GPUs for a VM, a container or a user, and release them.
 
     A claim records who holds which devices, CPUs and hugepages of this host. No other claim gets them, and no other
-    command changes them.
-    """
+    command changes them."""
 
 
 @app.with_examples("""
@@ -53,8 +52,7 @@ def create(  # noqa: PLR0913 - one parameter for each option
     """Select devices for an owner, prepare them, and reserve them.
 
     The claim is recorded before anything is changed. GPUs are bound to VFIO, vGPUs are created, and both are verified;
-    if that fails, everything is rolled back. The output lists the device files that a guest opens.
-    """
+    if that fails, everything is rolled back. The output lists the device files that a guest opens."""
     wish.refuse_unclear()
     name = key_in(key)
     session = opened(ctx)
@@ -163,8 +161,7 @@ def release(
 ) -> None:
     """Restore the devices of claims to their previous state, and release them.
 
-    A claim whose devices are in use is refused, and their holders are listed. Releasing a claim twice does nothing.
-    """
+    A claim whose devices are in use is refused, and their holders are listed. Releasing a claim twice does nothing."""
     if bool(names) == stale:
         raise BadSpec("no claims to release were given", hint="name them, or give --stale, not both")
     session = opened(ctx)
@@ -235,8 +232,7 @@ def transfer(
 def adopt(ctx: typer.Context, *, owner: OwnerName, device: Devices = None, as_json: AsJson = False) -> None:
     """Claim devices that an owner already uses.
 
-    Nothing is changed. Releasing the claim changes nothing either.
-    """
+    Nothing is changed. Releasing the claim changes nothing either."""
     if not device:
         raise BadSpec("no devices to adopt were given", hint="name them with --device")
     api = ClaimsApi(opened(ctx))

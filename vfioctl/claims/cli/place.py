@@ -35,8 +35,7 @@ def place(
     on as few NUMA nodes as possible, close together by PCIe, and so that large groups of free GPUs stay whole. vGPUs
     are packed on as few cards as possible. CPUs are whole cores of the same node that no other claim and no pinned
     guest has; the first core of each node stays with the host. The reason why each other GPU was not chosen is shown.
-    If something is not available, nothing is chosen (exit code 4), and the reasons are shown.
-    """
+    If something is not available, nothing is chosen (exit code 4), and the reasons are shown."""
     wish.refuse_unclear()
     api = ClaimsApi(opened(ctx))
     placement, capacity = api.place(wish.asked(api, owner or default_owner()))

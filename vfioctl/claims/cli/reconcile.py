@@ -39,8 +39,7 @@ def reconcile(
     files. --fix releases stale claims whose devices are not in use, ends claims whose process died before it changed
     anything, and restores claims whose devices are the same: what they had bound is bound again, after a reboot or if
     another driver has it, and vGPUs that are gone are created again as they were. vfioctl's CDI files are written
-    again. Users of a device without a claim are only shown. Exits with 4 if differences remain.
-    """
+    again. Users of a device without a claim are only shown. Exits with 4 if differences remain."""
     session = opened(ctx)
     api = ClaimsApi(session).reconciling
     reconciled = api.compare()

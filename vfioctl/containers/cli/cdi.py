@@ -26,8 +26,7 @@ app = group_app("cdi")
 def cdi() -> None:
     """Write, list and check CDI files, which name devices for container runtimes.
 
-    podman, containerd, CRI-O and Kata read these files: a container gets the devices that it asks for by name.
-    """
+    podman, containerd, CRI-O and Kata read these files: a container gets the devices that it asks for by name."""
 
 
 @app.with_examples("""
@@ -60,8 +59,7 @@ def generate(  # noqa: PLR0913 - one parameter for each option
 
     A device is named after its address, such as vfioctl/vfio=0000-41-00.0, so that its name is the same after a reboot.
     Its node may change: run this at each boot. The file is removed when no device is left. Files of other
-    programs are never changed.
-    """
+    programs are never changed."""
     if claim and every:
         raise BadSpec("--claim and --all exclude each other", hint="give one of them")
     if output == "":
@@ -120,8 +118,7 @@ def validate(
     """Check CDI files as strictly as the strictest container runtime.
 
     Unknown fields, duplicate names, wrong values, and a cdiVersion that is too low for the fields are problems. The
-    exit code is 2 if a file has one.
-    """
+    exit code is 2 if a file has one."""
     from vfioctl.containers.cdi.files import check_file
 
     checked = [check_file(file) for file in files]

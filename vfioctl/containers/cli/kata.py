@@ -52,8 +52,7 @@ def config(
 ) -> None:
     """Write a drop-in for Kata's configuration.toml with the PCIe ports that devices need.
 
-    Put it into the directory config.d beside configuration.toml. Each function of the guest needs a root port.
-    """
+    Put it into the directory config.d beside configuration.toml. Each function of the guest needs a root port."""
     text = ContainersApi(opened(ctx)).kata.config(claim=claim, mode=mode.value, node=node)
     if output is None:
         emit_file(text)
@@ -80,8 +79,7 @@ def check(
 
     Checks drivers and nodes, CDI names (one node for each device), the ports and the mode in Kata's configuration, the
     address space for BARs, and that device plugins use the CDI kind and names for their resources. Exits with 3 if
-    there is a problem.
-    """
+    there is a problem."""
     result = ContainersApi(opened(ctx)).kata.check(config_file, claim=claim, node=node)
     wrong = [check for check in result if check.ok is False]
     if as_json:

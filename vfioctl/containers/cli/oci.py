@@ -23,8 +23,7 @@ app = group_app("oci")
 def oci() -> None:
     """Add the devices of a claim to containers of runc, crun and Kata.
 
-    Container runtimes with CDI support do not need this; use vfioctl cdi generate.
-    """
+    Container runtimes with CDI support do not need this; use vfioctl cdi generate."""
 
 
 @app.with_examples("""
@@ -59,8 +58,7 @@ def inject(
     before the runtime creates the container: runc and crun read config.json before they run any hook.
 
     Without BUNDLE, stdin may contain a container's state, as hooks get it, or a config.json, which is written to
-    stdout after the edit, as podman's precreate hooks do.
-    """
+    stdout after the edit, as podman's precreate hooks do."""
     api = ContainersApi(opened(ctx)).oci
     if bundle is None:
         from vfioctl.containers.oci.bundle import bundle_in

@@ -113,8 +113,7 @@ class DomainBuilder:
     ) -> Built:
         """Return the domain. `others`: what other domains have. `template`: an existing domain, to be changed. `nccl`:
         whether its PCI is one that NCCL's topology can describe. Raises BadSpec, BadDocument, UnknownDevice,
-        NoCapacity, ClaimConflict, HostError.
-        """
+        NoCapacity, ClaimConflict, HostError."""
         edits = template is not None
         template = template or read_template(spec.template)
         own = [subject_of(name) for name in devices_named(template.root)]

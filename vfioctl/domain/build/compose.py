@@ -30,8 +30,7 @@ _OVERHEAD, _OWN = 64, 1 << 30
 
 def composed(template: Document, spec: DomainSpec, layout: Layout, *, edits: bool = False) -> Document:
     """Return the domain: the template with the layout's vCPUs, memory and devices. `edits`: the template is an existing
-    domain, not one from which domains are made. Raises BadSpec for a machine that has no PCI Express.
-    """
+    domain, not one from which domains are made. Raises BadSpec for a machine that has no PCI Express."""
     document = Document(deepcopy(template.root), prefixes=template.prefixes)
     root = document.root
     if not edits:

@@ -102,8 +102,7 @@ def compared(session: Session, domain: DomainXml, others: Others) -> Comparison:
 
 def options_now(claims: ClaimsApi, document: Domain, cpus: int = 0) -> DomainSpec:
     """Return the options that a domain was built with, without those of devices that it no longer has. `cpus`: the
-    vCPUs that it is to have; 0 for those that it has.
-    """
+    vCPUs that it is to have; 0 for those that it has."""
     spec = options_of(document, lambda: even_width(claims.capacity().topology), cpus)
     devices = [subject_of(name) for name in document.host_devices]
     return replace(spec, nodes=relevant_nodes(spec.nodes, devices, claims.capacity())) if spec.nodes else spec

@@ -78,8 +78,7 @@ def _seed(devices: Element, path: str, *, is_arm: bool) -> None:
 
 def _cdroms(root: Element, devices: Element, cdroms: Sequence[str], layout: Layout) -> None:
     """Add install media, and what one needs to install from them: firmware that boots them, a display on this host.
-    QEMU's `virt` machine has no SATA. Windows for Arm has a driver for USB, and none for SCSI by virtio.
-    """
+    QEMU's `virt` machine has no SATA. Windows for Arm has a driver for USB, and none for SCSI by virtio."""
     has_usb = devices.find("controller[@type='usb']") is not None
     has_usb &= devices.find("controller[@type='usb'][@model='none']") is None
     bus = "sata" if layout.is_x86 else "usb" if has_usb else "scsi"
@@ -195,8 +194,7 @@ def _add(tune: Element, name: str, attributes: Mapping[str, object]) -> None:
 
 def _schedulers(root: Element, before: int, after: int) -> Iterator[Element]:
     """Yield one element for each scheduler and priority: libvirt writes one for each vCPU, and takes none twice. One
-    that all vCPUs have, all have afterwards; of another, those that are left.
-    """
+    that all vCPUs have, all have afterwards; of another, those that are left."""
     vcpus_of = defaultdict[tuple[str | None, str | None], set[int]](set)
     for vcpusched in root.iterfind("cputune/vcpusched"):
         vcpus_of[vcpusched.get("scheduler"), vcpusched.get("priority")] |= cpuset(vcpusched.get("vcpus")) or set()

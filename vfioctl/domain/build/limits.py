@@ -23,8 +23,7 @@ def reported(
     unread: Mapping[str, str],
 ) -> Iterator[Choice]:
     """Yield a choice for each. `withheld`: devices that the guest does not see. `kinds`: the CPUs by kind of core.
-    `unread`: disk images without a known base, each with the reason.
-    """
+    `unread`: disk images without a known base, each with the reason."""
     root = document.root
     if withheld:  # they stay without a PCI address in the guest, as the XML asks for
         weaker = "the guest does not see them; remove their <address type='unassigned'/> to give them to it"

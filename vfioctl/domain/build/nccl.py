@@ -1,8 +1,7 @@
 """Writes the topology that NCCL reads in the guest (NCCL_TOPO_FILE), from the layout and the host's PCI tree. Pure. In
 the guest, NCCL sees which NUMA node a device is on, and not which devices share a PCIe switch of the host. The format
 is that of NCCL's own dumps (NCCL_TOPO_DUMP_FILE; src/graph/xml.h). A switch that the guest does not have gets an
-address that no device has, as in the files of cloud providers.
-"""
+address that no device has, as in the files of cloud providers."""
 
 from __future__ import annotations
 

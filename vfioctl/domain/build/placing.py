@@ -55,8 +55,7 @@ class Placing:
 
     def placed(self) -> tuple[Placement, Capacity]:
         """Return what the domain gets, and the host; a policy that prefers does without CPUs of its own. Raises
-        BadSpec, UnknownDevice, NoCapacity, ClaimConflict.
-        """
+        BadSpec, UnknownDevice, NoCapacity, ClaimConflict."""
         if self._spec.nodes:
             self._refuse_unknown()
         try:
@@ -147,8 +146,7 @@ class Placing:
 
     def _without_promised(self, capacity: Capacity, but: Collection[str]) -> Capacity:
         """Return the host without the free hugepages of claims of guests that do not run: they will take them. Whether
-        other claims use theirs is unknown, so those pages count as used, as they do for claims.
-        """
+        other claims use theirs is unknown, so those pages count as used, as they do for claims."""
         others = self._others.cpus
         used = {cpu for cpu, who in capacity.pinned.items() if who != others.get(cpu)}
         promised: Counter[tuple[int, int]] = Counter()

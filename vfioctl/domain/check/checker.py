@@ -173,8 +173,7 @@ def _words(holders: list[Holder]) -> Mapping[str, str]:
 
 def ask(kernel: Reader, uri: str, given: str | bytes) -> Asked:
     """Return libvirt's version, and why it refuses the document. What cannot be asked is unknown. Raises BadDocument.
-    It gets the document as it is, or in libvirt's own form if that is not in UTF-8.
-    """
+    It gets the document as it is, or in libvirt's own form if that is not in UTF-8."""
     document = parse(given)
     try:
         text = given if isinstance(given, str) else given.decode()

@@ -58,8 +58,7 @@ def build(  # noqa: PLR0913 - one parameter for each option
 
     The devices are selected as for a claim, or are those of a claim. The domain gets whole cores near them
     that no claim, no other guest and no other domain has, memory of the same NUMA nodes, and PCI buses that show the
-    guest where its devices are. Everything else comes from the template. Nothing is reserved or changed.
-    """
+    guest where its devices are. Everything else comes from the template. Nothing is reserved or changed."""
     if nccl_topo == Path("-"):
         raise BadSpec("--nccl-topo cannot write to stdout, where the domain goes", hint="name a file")
     api = DomainApi(opened(ctx))

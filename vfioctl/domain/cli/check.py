@@ -58,8 +58,7 @@ def check(
     error means that the document must be changed; a warning means that it works, but slower or not everywhere. Reads
     the host's CPUs, memory, devices and claims, and asks libvirt only with --connect, or for a NAME: without --connect,
     that is a domain of VFIOCTL_CONNECT, else of what config.toml says, else of qemu:///system. Exits with 2 if there is
-    an error.
-    """
+    an error."""
     api, version = DomainApi(opened(ctx)), _version(libvirt)
     text = _read(file)
     if text is None and connect is None:  # for a file, the variable does not mean that libvirt is to be asked

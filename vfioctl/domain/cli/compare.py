@@ -59,8 +59,7 @@ def edit(  # noqa: PLR0913 - one parameter for each option
     pinned vCPUs, memory of the devices' NUMA nodes, and PCI buses that show the guest where its devices are. Without
     --device, --gpus and --claim it is placed near the devices that it has; one without devices, on the node with the
     most free memory. Elements that vfioctl does not know stay unchanged. The definition is changed; a running domain
-    uses it from its next start.
-    """
+    uses it from its next start."""
     session = opened(ctx)
     api = DomainApi(session)
     built = api.edited(name, requested, connect=connect)
@@ -92,8 +91,7 @@ def diff(ctx: typer.Context, name: Name, *, connect: Connect = "", as_json: AsJs
     and memory: pins that are missing or far from a GPU, memory of another node, a device that is not on the bus of its
     node. For a running domain, its live document is compared; its own CPUs, hugepages and claim count as free.
     Exits with 4 if something differs; also if what it needs is taken, so that it could not be built now. --json
-    tells these apart: it prints the comparison, or an error.
-    """
+    tells these apart: it prints the comparison, or an error."""
     comparison = DomainApi(opened(ctx)).compared(name, connect=connect)
     if as_json:
         emit_document(comparison)
@@ -123,8 +121,7 @@ def verify(
     Reads QEMU's process: the CPUs of each vCPU, the emulator and each I/O thread; the NUMA nodes and page sizes of the
     memory; the devices on the command line. Compares the live document with the definition that the next start uses.
     Asks the guest agent, if there is one, for each GPU's NUMA node and link. Exits with 6 if something differs, and
-    with 3 if the domain does not run or neither its CPUs nor its memory can be read.
-    """
+    with 3 if the domain does not run or neither its CPUs nor its memory can be read."""
     result = DomainApi(opened(ctx)).verify(name, connect=connect, guest=not no_guest)
     different = [fact for fact in result.facts if fact.state == "differs"]
     failure: VfioctlError | None = None

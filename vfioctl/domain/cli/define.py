@@ -62,8 +62,7 @@ def define(  # noqa: PLR0913 - one parameter for each option
 
     libvirt compares the document with its schema first. The definition is read again and compared, and restored if it
     differs. A domain that already has this definition is left unchanged. A domain that vfioctl did not define is
-    changed only with --replace. Nothing is started, and no device is touched.
-    """
+    changed only with --replace. Nothing is started, and no device is touched."""
     session = opened(ctx)
     plan = DomainApi(session).definitions.plan_define(file.read(), connect=connect, claim=claim, replace=replace)
     carry_out(session, plan, dry_run=dry_run, yes=yes, as_json=as_json)
@@ -83,8 +82,7 @@ def undefine(
 ) -> None:
     """Remove the definition of a domain that is shut off.
 
-    Its disks, firmware variables, TPM state and claim are kept.
-    """
+    Its disks, firmware variables, TPM state and claim are kept."""
     session = opened(ctx)
     plan = DomainApi(session).definitions.plan_undefine(name, connect=connect, foreign=foreign)
     carry_out(session, plan, dry_run=dry_run, yes=yes, as_json=as_json)

@@ -39,8 +39,7 @@ def hook() -> None:
 
     With the hook, the devices of a domain that vfioctl defined are claimed, bound and verified also when virsh,
     virt-manager or libvirt's autostart starts it, and released when it ends. Devices of other domains are claimed for
-    them while they run.
-    """
+    them while they run."""
 
 
 @app.with_examples("""
@@ -60,8 +59,7 @@ def install(
     """Write the script /etc/libvirt/hooks/qemu.d/vfioctl, which libvirt runs for each domain.
 
     libvirtd finds it after a restart; running guests are not affected. The script calls vfioctl only for
-    domains with devices of the host, or of vfioctl, and lets all domains start if vfioctl is no longer installed.
-    """
+    domains with devices of the host, or of vfioctl, and lets all domains start if vfioctl is no longer installed."""
     session = opened(ctx)
     plan = DomainApi(session).hook.plan_install(command or _this_command())
     carry_out(session, plan, dry_run=dry_run, yes=yes, as_json=as_json)
@@ -87,8 +85,7 @@ def qemu(
 
     prepare begin: claim and bind what the domain needs; libvirt does not start it if this fails, and shows the reason.
     release end: release it. reconnect begin: claim what a domain that runs already has, and fail if another guest has
-    claimed some of it, so that the script writes to the system's log. Other operations do nothing.
-    """
+    claimed some of it, so that the script writes to the system's log. Other operations do nothing."""
     del extra
     with _end_in_time(), reporting():
         xml = typer.get_binary_stream("stdin").read(_LONGEST_XML + 1)

@@ -55,8 +55,7 @@ def start(
 
     Its devices, the CPUs that a vCPU has for itself, and its hugepages are claimed for vm/NAME until the domain ends;
     what vm/NAME has claimed before is used too, and stays claimed. Devices that are in use or claimed by another owner
-    are refused. If the domain does not start, everything is rolled back. A running domain is left unchanged.
-    """
+    are refused. If the domain does not start, everything is rolled back. A running domain is left unchanged."""
     session = opened(ctx)
     lifecycle = DomainApi(session).lifecycle
     if dry_run:
@@ -111,8 +110,7 @@ def stop(  # noqa: PLR0913 - one parameter for each option
 
     The guest is asked to shut down. Then its devices return to their previous drivers, and its CPUs and hugepages are
     free. Claims that vm/NAME had before the domain started stay. If the domain has already ended, only what was
-    claimed for it is released.
-    """
+    claimed for it is released."""
     from vfioctl.domain.render.running import stop_document, stop_lines
 
     session, seconds = opened(ctx), seconds_in(timeout)
@@ -158,8 +156,7 @@ def apply(  # noqa: PLR0913 - one parameter for each option
     All domains are planned first, so that no device or CPU goes to two of them; if one cannot be built, nothing is
     changed. A domain whose part of the file has not changed stays as it is, and a second run does nothing. Domains that
     vfioctl did not define are never changed or removed. The first failure ends the run; what was done, and what was
-    not, is reported.
-    """
+    not, is reported."""
     session, seconds = opened(ctx), seconds_in(wait_guest)
     api = DomainApi(session)
     fleet = api.fleets.plan(api.fleet(file), prune=prune, connect=connect)

@@ -64,8 +64,7 @@ class Definitions:
         claim whose devices it has. `replace`: also if vfioctl did not define what is there. `storage`: the volumes that
         it needs, which are created first. `notes`: what else the plan is to say. `leaving`: domains that will have
         given up their disks. Raises BadDocument, BadSpec for a disk of another domain, Foreign, ClaimConflict for a
-        claim of somebody else, HostError.
-        """
+        claim of somebody else, HostError."""
         wanted = read_domain(text)
         if not wanted.name:
             raise BadDocument("the document has no name", hint="it needs <name>NAME</name>")
@@ -87,8 +86,7 @@ class Definitions:
 
     def plan_undefine(self, name: str, *, connect: str = "", foreign: bool = False) -> Plan:
         """Plan to remove the definition of a domain that does not run. `foreign`: also if vfioctl did not define it.
-        Raises UnknownDomain, Foreign, DeviceInUse, HostError.
-        """
+        Raises UnknownDomain, Foreign, DeviceInUse, HostError."""
         domain, uri = self._domains.find(name, connect).domain.name, self._domains.uri(connect)
         return self._undefine(UndefineIntent(uri=uri, name=checked_name(domain), foreign=foreign))
 

@@ -67,8 +67,7 @@ class Fleets:
         any more are undefined.
         Raises what `DomainBuilder.build` and `Definitions.plan_define` raise, with the domain's name; Foreign for a
         domain that this fleet has not defined, DeviceInUse for a running one that would be undefined; ClaimConflict for
-        a device of two domains; BadSpec and Foreign for a disk of two; and what `Lifecycle.preview` raises.
-        """
+        a device of two domains; BadSpec and Foreign for a disk of two; and what `Lifecycle.preview` raises."""
         planning = FleetPlanning(self._session, spec, connect)
         items = planning.items(prune=prune)
         running = tuple(domain.name for domain in spec.domains if domain.running)
@@ -82,8 +81,7 @@ class Fleets:
         put back; one whose domain cannot be started or stopped after that stays. `wait_guest`: seconds until the agents
         of guests that are to run must answer; 0: not at all. Raises BadSpec, before anything is changed, for such
         guests without an agent's channel; VerifyError if they do not answer in time; what `Session.apply` and
-        `Lifecycle` raise, with what was done in `restored`.
-        """
+        `Lifecycle` raise, with what was done in `restored`."""
         if wait_guest:
             fleet.refuse_without_agent()
         done: list[str] = []

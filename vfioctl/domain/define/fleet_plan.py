@@ -155,8 +155,7 @@ class FleetPlanning:
 
     def _refuse_unstartable(self, items: Sequence[FleetItem]) -> None:
         """Raise what the domains that are to start would be refused for, in the order in which they do. One that needs
-        what a domain before it gives back is left out: who has that now is not who has it then.
-        """
+        what a domain before it gives back is left out: who has that now is not who has it then."""
         given_back: set[Subject | int] = set()
         for item in items:
             if item.power == "none":

@@ -1,7 +1,6 @@
 """Plans the volumes of domains: disk images and cloud-init seeds, in libvirt's storage pools. Creates nothing. Refuses
 disks that two would write, and files that cloud-init would do without: only a log in the guest would say so. Source:
-https://cloudinit.readthedocs.io/en/latest/explanation/format.html
-"""
+https://cloudinit.readthedocs.io/en/latest/explanation/format.html"""
 
 from __future__ import annotations
 
@@ -93,8 +92,7 @@ def _seed(domain: FleetDomain) -> Seed | None:
 
 def planned_volumes(kernel: Reader, uri: str, storage: Storage) -> tuple[list[Change], tuple[str, ...]]:
     """Return the changes that create what is not there yet, the seed first; and notes on what is there already. Raises
-    Foreign for an image that is not as asked for: none is ever changed; StalePlan if files have changed.
-    """
+    Foreign for an image that is not as asked for: none is ever changed; StalePlan if files have changed."""
     changes, notes = list(_seeds(kernel, uri, storage)), []
     for image in storage.images:
         wanted = image_text(image.size, image.base, image.base_format)
@@ -145,8 +143,7 @@ class _Disk(NamedTuple):
 def refuse_shared(reader: DiskImages, fleet: Mapping[str, Provided], others: Mapping[str, frozenset[str]]) -> None:
     """Raise BadSpec for a disk of two domains of a fleet; Foreign if an image of one is a disk of another domain. The
     base of an image may be a disk of no domain at all, and no domain may have one disk twice. `others`: what libvirt's
-    domains write to, by name; a domain of the fleet may be among them.
-    """
+    domains write to, by name; a domain of the fleet may be among them."""
     disks = [disk for name, domain in fleet.items() for disk in _disks(reader, name, domain)]
     stored = [domain for domain in fleet.values() if domain.storage and domain.storage.images]
     folders = {domain.storage.pool: dirname(domain.spec.disks[0]) for domain in stored if domain.storage}

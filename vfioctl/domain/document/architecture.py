@@ -32,8 +32,7 @@ _BELOW_4G, _SPLIT_FROM = 2 * _GIB, 0xB0000000
 
 def end_of_hole(memory: int, hole: int) -> int:
     """Return the first address above the 64-bit hole, which is above the memory; all in bytes. QEMU does not start if
-    the guest's CPU cannot address all of it (hw/i386/pc.c, pc_max_used_gpa; from 7.1 on).
-    """
+    the guest's CPU cannot address all of it (hw/i386/pc.c, pc_max_used_gpa; from 7.1 on)."""
     above = memory - _BELOW_4G if memory >= _SPLIT_FROM else 0
     return 4 * _GIB + -(-above // _GIB) * _GIB + hole
 

@@ -57,8 +57,7 @@ def read_mark(root: Element) -> Mark:
 def marked(text: str | bytes, *, uuid: str, claim: str = "", before: str = "") -> str:
     """Return a document as vfioctl defines it: with a UUID, `uuid` if it has none, and with its mark in the metadata.
     `claim`: the id of a claim; otherwise that of the document stays. A copy of another domain's mark loses its claim
-    and fleet. `before`: the definition that the document replaces, whose fleet the domain stays in.
-    """
+    and fleet. `before`: the definition that the document replaces, whose fleet the domain stays in."""
     from hashlib import sha256  # a build writes no mark
 
     document = parse(text)

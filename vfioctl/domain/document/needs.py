@@ -108,8 +108,7 @@ def refuse_foreign_claim(claim: Claim, name: str) -> None:
 
 def backed(domain: Domain, default_page: int | None = None) -> Iterator[tuple[Element, int, frozenset[int], int]]:
     """Yield each part of the memory on hugepages: its element, the size of a page, host nodes if it has any, and bytes.
-    `default_page`: the size where the document names none; None leaves such memory out.
-    """
+    `default_page`: the size where the document names none; None leaves such memory out."""
     default = cpuset(attribute(domain.one("numatune/memory"), "nodeset")) or frozenset()
     pages = pages_of(domain, default_page)
     parts = {cell.id: cell.memory for cell in domain.cells if cell.memory and cell.id is not None}
@@ -158,8 +157,7 @@ def ordinary_by_node(domain: Domain) -> Iterator[tuple[int, int]]:
 
 class VfioLocks(NamedTuple):
     """How often VFIO locks all memory of a guest: once for each address space of a device. Without a vIOMMU devices
-    share one; behind it each has its own, of all memory until the guest's driver takes over. iommufd counts it once.
-    """
+    share one; behind it each has its own, of all memory until the guest's driver takes over. iommufd counts it once."""
 
     least: int
     """For the functions; 0 if the guest has none."""
@@ -177,8 +175,7 @@ def vfio_locks(domain: Domain) -> VfioLocks:
 
 def least_hard_limit(domain: Domain) -> int:
     """Return the hard limit in bytes that a guest needs, also of its locked memory: what libvirt itself sets for VFIO
-    without one, the memory, as often as it is locked, and 1 GiB (qemu_domain.c, qemuDomainGetMemLockLimitBytes).
-    """
+    without one, the memory, as often as it is locked, and 1 GiB (qemu_domain.c, qemuDomainGetMemLockLimitBytes)."""
     return (domain.memory or 0) * max(vfio_locks(domain).most, 1) + _VFIO_EXTRA
 
 

@@ -16,8 +16,7 @@ _SHARED = ("readonly", "shareable", "transient")
 
 def others_in(libvirt: Libvirt, online: Collection[int], *, but: Collection[str]) -> Others:
     """Return what domains have, without the domains `but`. Pins to every online CPU pin nothing; those of emulators and
-    I/O threads count too. A domain whose XML is not understood is left out: others must be built all the same.
-    """
+    I/O threads count too. A domain whose XML is not understood is left out: others must be built all the same."""
     cpus: dict[int, str] = {}
     devices: dict[str, str] = {}
     images: dict[str, str] = {}

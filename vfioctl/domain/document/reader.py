@@ -1,6 +1,5 @@
 """The one reader of a domain's document, for building, checking, defining and starting. Each part is read when needed;
-a missing or malformed one is None or left out (`domain.check` says why). May not judge, nor do input or output.
-"""
+a missing or malformed one is None or left out (`domain.check` says why). May not judge, nor do input or output."""
 
 from __future__ import annotations
 

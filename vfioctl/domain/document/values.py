@@ -1,7 +1,6 @@
 """Reads values of a domain's XML: numbers, sets of CPUs, sizes, PCI addresses and controllers. Total: bad text is None.
 White space is allowed where libvirt allows it: before a number, not behind it or about a unit (virStrToLong_ui), and on
-both sides of the numbers of a set (virBitmapParse).
-"""
+both sides of the numbers of a set (virBitmapParse)."""
 
 from __future__ import annotations
 
@@ -77,8 +76,7 @@ def number(text: str | None) -> int | None:
 
 def cpuset(text: str | None) -> frozenset[int] | None:
     """Return a set such as `0-3,^2,8`: later parts take precedence, and an exclusion is one number. None also for one
-    that names the same numbers over and over, which would take long to read.
-    """
+    that names the same numbers over and over, which would take long to read."""
     cpus: set[int] = set()
     named = 0
     if text is None or not text.strip():

@@ -1,6 +1,5 @@
 """Reads and writes the XML of domains, as libvirt does. May not know what it means. A document may come from anybody:
-it has no DTD, no entities of its own, and a bounded size and depth. Comments and unknown elements are kept.
-"""
+it has no DTD, no entities of its own, and a bounded size and depth. Comments and unknown elements are kept."""
 
 from __future__ import annotations
 

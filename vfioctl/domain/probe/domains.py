@@ -92,8 +92,7 @@ def ask_libvirt(kernel: Reader, uri: str) -> Libvirt:
 
 def validate(kernel: Reader, uri: str, xml: str) -> str:
     """Return the document in libvirt's form, read by its schema and its parser; nothing is defined. Raises BadDocument
-    with libvirt's reason in `kernel_said`; HostError, MissingLibrary if libvirt cannot be asked.
-    """
+    with libvirt's reason in `kernel_said`; HostError, MissingLibrary if libvirt cannot be asked."""
     return str(kernel.ask_libvirt(uri, "validated", xml))
 
 

@@ -82,8 +82,7 @@ def refuse_shared_images(
     reader: DiskImages, domain: Domain, others: Mapping[str, str], *, known: Collection[str] = ()
 ) -> Mapping[str, str]:
     """Raise BadSpec if another domain writes to an image of this one. Return those of which no base is known. `known`:
-    images that the domain had before, which stay its own affair.
-    """
+    images that the domain had before, which stay its own affair."""
     compared = compared_images(reader, domain, others)
     for image, shares in compared.shared.items():
         if image not in known:

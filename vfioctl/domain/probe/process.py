@@ -1,7 +1,6 @@
 """Finds the QEMU process of a domain, and reads its threads, its memory and its command line. May not write. Anybody
 can start a program under any name and with any arguments, so a process is a domain's QEMU only if its command line has
-the domain's UUID and all its users are believed. Workers read, because reading a memory map waits for its lock.
-"""
+the domain's UUID and all its users are believed. Workers read, because reading a memory map waits for its lock."""
 
 from __future__ import annotations
 
@@ -105,8 +104,7 @@ def _vmms(kernel: Reader) -> list[str]:
 
 class claims_to_be:  # noqa: N801 - called as a function, once in each worker
     """Return whether a process is believed, its user, its arguments and its start; None if it is another or has ended.
-    The start is the 22nd word of /proc/PID/stat, in clock ticks since the boot; the 2nd one may have blanks.
-    """
+    The start is the 22nd word of /proc/PID/stat, in clock ticks since the boot; the 2nd one may have blanks."""
 
     def __init__(self, kernel: Reader, uuid: str) -> None:
         self._kernel, self._uuid = kernel, uuid

@@ -106,8 +106,7 @@ class DomainDefinition(LibvirtResource):
 
     def restore(self, change: Change, found: Found) -> Change | None:
         """Leave a definition alone that somebody else has made or removed since. One that was just made from this
-        document is not, though a driver may have dropped parts of it.
-        """
+        document is not, though a driver may have dropped parts of it."""
         now = found.of(change)
         if now is None or now == change.before:
             return None

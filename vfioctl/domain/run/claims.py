@@ -1,7 +1,6 @@
 """The claims that a domain holds while it runs: made before it starts, given back when it has ended. A claim that its
 owner made before, with `vfioctl claim create --owner vm/NAME`, serves the domain too, and stays. One left because its
-end was not reported is used if the domain still needs all of it. Changes nothing itself: each change is a claim's.
-"""
+end was not reported is used if the domain still needs all of it. Changes nothing itself: each change is a claim's."""
 
 from __future__ import annotations
 
@@ -58,8 +57,7 @@ class RunClaims:
 
     def over(self, needs: Needs) -> tuple[Claim, ...]:
         """Return the claims of runs that are over when the domain starts: its own, if it no longer needs all that they
-        have; those of another boot that have what it needs, but its own are restored if vfioctl defined it.
-        """
+        have; those of another boot that have what it needs, but its own are restored if vfioctl defined it."""
         boot_id = self._claims.boot_id
         made = (claim for claim in self._claims.claims() if LABEL in claim.labels)
         return tuple(claim for claim in made if self._is_over(claim, needs, boot_id))
@@ -107,8 +105,7 @@ class RunClaims:
 
     def take(self, needs: Needs, *, progress: Progress | None = None) -> Held:
         """Claim what a domain needs, bind it, and verify that; or take nothing. Raises ClaimConflict with the owner,
-        DeviceInUse with the holders, NoCapacity, VerifyError, and what `ClaimsApi.create` raises.
-        """
+        DeviceInUse with the holders, NoCapacity, VerifyError, and what `ClaimsApi.create` raises."""
         self.end_over(needs)
         serving, made = self.serving(needs), list[Claim]()
         for claim in _to_restore(serving, needs):

@@ -1,6 +1,5 @@
 """What vfioctl does when libvirt calls it: before a domain starts, when it has ended, when libvirtd is started again.
-May not ask libvirt, which waits for the hook, but gives it the document. Source: https://libvirt.org/hooks.html
-"""
+May not ask libvirt, which waits for the hook, but gives it the document. Source: https://libvirt.org/hooks.html"""
 
 from __future__ import annotations
 
@@ -73,8 +72,7 @@ class Hook:
 
     def _refuse_claimed(self, needs: Needs) -> None:
         """Raise ClaimConflict if another VM, one of its name at another libvirt too, or a container has a device of it.
-        What a person has claimed may be for this domain: nothing says whose it is.
-        """
+        What a person has claimed may be for this domain: nothing says whose it is."""
         for device, claim in self._claimed(needs).items():
             if not claim.is_of(f"vm/{needs.name}", URI) and not claim.owner.startswith("user/"):
                 where = claim.labels.get(LABEL, URI)
@@ -94,8 +92,7 @@ class Hook:
 
     def plan_install(self, command: str) -> Plan:
         """Plan to let libvirt call vfioctl. `command`: its path. Raises BadSpec for a path that a shell could take for
-        something else, or that another user can change; Foreign if there is a script of somebody else.
-        """
+        something else, or that another user can change; Foreign if there is a script of somebody else."""
         from vfioctl.domain.model.hook import InstallHookIntent
         from vfioctl.session import LEDGER
 

@@ -1,7 +1,6 @@
 """The use cases that start and stop domains. What a domain needs is claimed, bound and verified before it starts. The
 only changes of the host are the claims', which are journaled. Whether the domain runs is libvirt's to say: it is asked,
-never assumed, and no lock is held while libvirt starts QEMU or a guest shuts down, which may take minutes.
-"""
+never assumed, and no lock is held while libvirt starts QEMU or a guest shuts down, which may take minutes."""
 
 from __future__ import annotations
 
@@ -99,8 +98,7 @@ class Lifecycle:
 
     def start(self, name: str, *, connect: str = "", progress: Progress | None = None) -> Started:
         """Claim, bind and verify what a domain needs, and start it. One that runs is left alone. Raises UnknownDomain;
-        what `RunClaims.take` raises; and libvirt's errors, after which the claims are given back.
-        """
+        what `RunClaims.take` raises; and libvirt's errors, after which the claims are given back."""
         uri, needs, runs = self._find(name, connect)
         holding = RunClaims(self._session, uri)
         if runs:
@@ -160,8 +158,7 @@ class Lifecycle:
     ) -> Stopped:
         """Shut a domain down, and give back what was claimed for it, also if it has ended or is not defined any more.
         `timeout`: seconds that the guest may take. `force`: end it as a power cut does. Raises UnknownDomain, libvirt's
-        errors, DeviceInUse if it still runs, Busy while it is being started, and what `ClaimsApi.release` raises.
-        """
+        errors, DeviceInUse if it still runs, Busy while it is being started, and what `ClaimsApi.release` raises."""
         uri, needs, _ = self._stoppable(name, connect)
         holding, ran = RunClaims(self._session, uri), False
         claims: tuple[Claim, ...] = ()

@@ -110,8 +110,7 @@ def inventory(  # noqa: PLR0913 - each is an option
 
     Lists GPUs with their companions (functions of the same card or IOMMU group), by NUMA node and group, with their
     drivers and whether they are ready for a guest. With a filter, lists the devices that match, one a line. A wider
-    terminal shows more columns, a pipe all of them.
-    """
+    terminal shows more columns, a pipe all of them."""
     filters = Filters(devices or (), driver, numa, ready)
     form = _Form(_format(as_format, as_json=as_json), columns, not no_header, everything or bool(devices), tree)
     _refuse_contradictions(form, filters)

@@ -24,8 +24,7 @@ def show(
     """Show everything about one device.
 
     Shows its driver, IOMMU group, place, memory, link, power and virtual functions, and which functions must go to a
-    guest together with it, and why.
-    """
+    guest together with it, and why."""
     session = opened(ctx)
     api = InventoryApi(session)
     host = api.inventory(near=[device] if as_json else None)  # the page names its GPU, which takes all of them

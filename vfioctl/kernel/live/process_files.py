@@ -125,8 +125,7 @@ class Mounts:
     with fusermount has the option nodev, and a file system that is mounted in a user namespace never opens devices
     (SB_I_NODEV, sget_userns), although its options do not say so. Mount ids and device numbers come from the kernel;
     the file exists as long as it is open, so its mount's id cannot belong to another mount. A mount that the process
-    does not see, such as a detached one, proves nothing.
-    """
+    does not see, such as a detached one, proves nothing."""
 
     def __init__(self, pid: str) -> None:
         self._pid = pid

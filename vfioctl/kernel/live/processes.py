@@ -37,8 +37,7 @@ WITHOUT_DEVICES = frozenset(
 _numbers: dict[bytes, str] = {}
 """The numbers of mapped files by device and inode: thousands of processes map the same libraries.
 
-A cache in the workers of one scan; it ends with them.
-"""
+A cache in the workers of one scan; it ends with them."""
 
 
 def open_nodes(pid: str) -> Opened:

@@ -50,8 +50,7 @@ class Stall:
 
     Time counts while the worker sleeps in the kernel (states S and D) and while it really runs. It does not count while
     the worker waits for a processor (state R, also when its control group is throttled), is stopped or frozen, or waits
-    for memory (Documentation/scheduler/sched-stats.rst, proc_pid_stat(5)).
-    """
+    for memory (Documentation/scheduler/sched-stats.rst, proc_pid_stat(5))."""
 
     def __init__(self, timeout: float) -> None:
         self.timeout, self.interval = timeout, timeout / _LOOKS

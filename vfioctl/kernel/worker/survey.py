@@ -32,8 +32,7 @@ def each(
 
     The workers start at once. One that makes no progress for `timeout` seconds is abandoned; the result of its subject
     is Unreturned, and another worker continues with the next subject. After `total` seconds of waiting, all workers are
-    abandoned, and the result of each remaining subject is OutOfTime.
-    """
+    abandoned, and the result of each remaining subject is OutOfTime."""
     size = -(-len(subjects) // workers) or 1
     name = name_of(reader)
     shards: list[_Shard] = []

@@ -127,8 +127,7 @@ class Page:
     `moves`: counted up during a long read of one subject. `at`: the index of the subject that is read. `pid` and
     `began` (clock ticks after boot): the worker process, 0 until it runs. `reading`: set by the caller while only a
     read is in progress, so that the worker may be killed. `writing`: set while a write is in progress, so that the
-    server does not wait for the worker.
-    """
+    server does not wait for the worker."""
 
     _AT, _PID, _BEGAN, _READING, _WRITING, _MOVES = (slice(n * SIZE_BYTES, (n + 1) * SIZE_BYTES) for n in range(6))
     BYTES = 6 * SIZE_BYTES

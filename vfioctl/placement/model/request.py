@@ -29,8 +29,7 @@ _RANGES = (
 class ClaimRequest:
     """The request for a claim. It names devices, a number of GPUs or both, or a type of vGPU.
 
-    A request for exact CPUs or hugepages may have no devices. Raises BadSpec for what is beyond its limits.
-    """
+    A request for exact CPUs or hugepages may have no devices. Raises BadSpec for what is beyond its limits."""
 
     __pydantic_config__: ClassVar = FORBID
 

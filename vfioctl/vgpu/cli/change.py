@@ -95,8 +95,7 @@ def create(  # noqa: PLR0913 - one parameter for each option
 
     vfioctl selects cards with free capacity; the plan gives the reasons. Afterwards it verifies that each vGPU exists
     with its type and a node for a guest to open; if not, everything is rolled back. If another process takes the
-    capacity first, vfioctl tries other cards, unless --parent is given.
-    """
+    capacity first, vfioctl tries other cards, unless --parent is given."""
     wish = Wish(
         parent=parent,
         numa=numa,
@@ -148,8 +147,7 @@ def remove(  # noqa: PLR0913 - one parameter for each option
     vGPUs that vfioctl did not create are foreign, and are removed only with --foreign. For a vGPU in use, the command
     fails and lists its users, because the kernel would wait for them without a timeout. A definition that vfioctl
     wrote is removed too. Any other definition stays, and may create the vGPU again at boot; --definition with --foreign
-    removes it.
-    """
+    removes it."""
     session = opened(ctx)
     with Board() as board:
         plan = VgpuApi(session).plan_remove(
@@ -195,8 +193,7 @@ def restore(
     """Create the VFs and vGPUs that were created with --persistent, usually at boot.
 
     VFs are created first, then vGPUs. What exists already is left unchanged. A failure does not prevent the others from
-    being created; all failures are listed at the end.
-    """
+    being created; all failures are listed at the end."""
     session = opened(ctx)
     seconds = seconds_in(wait)
     api = VgpuApi(session)

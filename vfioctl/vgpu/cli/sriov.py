@@ -63,8 +63,7 @@ def set_count(  # noqa: PLR0913 - one parameter for each option
 
     Changing the count sets it to 0 first, so the existing VFs must be free: without vGPUs, not in use, and not bound
     to vfio-pci. For NVIDIA GPUs, vfioctl runs NVIDIA's sriov-manage, which turns on all VFs. Afterwards the VFs are
-    counted; if there are fewer than requested, everything is rolled back.
-    """
+    counted; if there are fewer than requested, everything is rolled back."""
     number, session = _number(count), opened(ctx)
     with Board() as board:
         plan = VgpuApi(session).plan_vfs(
@@ -88,8 +87,7 @@ def off(
 ) -> None:
     """Set the number of VFs of a PF to 0.
 
-    They must be free: without vGPUs, not in use, and not bound to vfio-pci.
-    """
+    They must be free: without vGPUs, not in use, and not bound to vfio-pci."""
     set_count(ctx, device, "0", foreign=foreign, wait=wait, dry_run=dry_run, as_json=as_json, yes=yes)
 
 

@@ -35,8 +35,7 @@ def vgpu() -> None:
     """List, create and remove vGPUs.
 
     The commands are the same for every kernel interface: mediated devices (mdev), NVIDIA's vendor-specific VFIO, plain
-    SR-IOV, and Intel's xe with its profiles.
-    """
+    SR-IOV, and Intel's xe with its profiles."""
 
 
 @app.with_examples("""
@@ -62,8 +61,7 @@ def types(
 
     FREE is the number that can still be created on the whole card if only that type is used. If the kernel does not
     report an exact number, it is a range: 1-4 means at least one, and at most four. What live claims hold is not free,
-    also if a reboot has removed their vGPUs.
-    """
+    also if a reboot has removed their vGPUs."""
     session = opened(ctx)
     api = VgpuApi(session)
     vgpus = api.vgpus()
@@ -94,8 +92,7 @@ def types(
 def list_vgpus(ctx: typer.Context, parent: Parent = None, *, as_json: AsJson = False) -> None:
     """List the existing vGPUs, and those that mdevctl has defined.
 
-    vGPUs that vfioctl did not create are foreign: they are listed, but changed only with --foreign.
-    """
+    vGPUs that vfioctl did not create are foreign: they are listed, but changed only with --foreign."""
     session = opened(ctx)
     api = VgpuApi(session)
     vgpus = api.vgpus()

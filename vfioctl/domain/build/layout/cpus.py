@@ -87,8 +87,7 @@ def _shape(
     has_dies: bool,
 ) -> tuple[Shape, str, str]:
     """Return the guest's processor, why, and what is weaker. `groups`: the L3 cache of each core, by node.
-    `threads_given`: how many each core gives; those of a guest's core are these, if all give the same number.
-    """
+    `threads_given`: how many each core gives; those of a guest's core are these, if all give the same number."""
     threads, weaker = 1, "the guest takes threads of a core for cores: not all cores give it as many"
     if len(set(threads_given)) == 1:
         threads, weaker = threads_given[0], ""

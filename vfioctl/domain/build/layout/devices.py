@@ -137,8 +137,7 @@ def address_space(devices: Sequence[Device], processor: Processor, memory: int) 
     """Return what the BARs of the devices need: their sum and 1 GiB, rounded up to a power of two. OVMF gives 64-bit
     BARs an eighth of the guest's physical addresses (OvmfPkg, PlatformDynamicMmioWindow), and q35 has a hole for them
     whose size is a property. Large GPUs need both to be larger than their defaults. `memory`: the guest's, in bytes.
-    Raises NoCapacity if the CPU cannot address both.
-    """
+    Raises NoCapacity if the CPU cannot address both."""
     bars = sum(device.prefetchable for device in devices)
     if not processor.is_x86 or not bars:
         return AddressSpace(0, wide=False, choices=())

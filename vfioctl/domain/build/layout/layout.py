@@ -42,8 +42,7 @@ def lay_out(
 ) -> Layout:
     """Return the layout of a domain with these devices and host CPUs; without CPUs, its vCPUs are not pinned. `spec`:
     with the numbers of vCPUs and bytes that are wanted. `why`: why these devices and CPUs. `topology`: the PCI of an
-    existing domain. `nccl`: whether NCCL's topology is to be written. Raises HostError, NoCapacity, BadSpec.
-    """
+    existing domain. `nccl`: whether NCCL's topology is to be written. Raises HostError, NoCapacity, BadSpec."""
     _refuse_without_layout(host.processor)
     capacity, pinning, vcpus = host.capacity, None, _floating(devices, spec, host)
     on_nodes = list(node_choices(devices, capacity.inventory, spec.policy))

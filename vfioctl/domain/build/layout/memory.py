@@ -41,8 +41,7 @@ def divide(
     policy: Policy,
 ) -> Division:
     """Return each node's memory, in proportion to `vcpus` as far as it is free; each has some. `free`: bytes of
-    ordinary memory by node, if known. Raises NoCapacity, and BadSpec if it does not fill the pages that must be.
-    """
+    ordinary memory by node, if known. Raises NoCapacity, and BadSpec if it does not fill the pages that must be."""
     refused: list[str] = []
     asked = pages in SIZES
     for size in _sizes(pages, total, capacity):

@@ -5,8 +5,7 @@ its number. GPUs below one root complex reach each other without crossing it, so
 an expander bus must have a number between its own and that of the next one (QEMU, docs/pcie.txt, section 4), which
 libvirt does not check. Numbers are given from the top down, and the rest is left to the guest's own root. A device that
 the guest has already keeps its address, if it is on an expander bus of its own root complex; such a bus keeps its
-number as long as there is room for what is below it.
-"""
+number as long as there is room for what is below it."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ def expanders(
     devices: Sequence[Device], cell_of: Mapping[int, int], topology: GuestTopology = NO_TOPOLOGY, *, nccl: bool = False
 ) -> tuple[Expander, ...]:
     """Return the expander buses, sorted by number; devices without a node are on the root. `cell_of`: by host node.
-    `topology`: of an existing domain. `nccl`: whether one cell gets them too. Raises BadSpec for too many devices.
-    """
+    `topology`: of an existing domain. `nccl`: whether one cell gets them too. Raises BadSpec for too many devices."""
     complexes = defaultdict[_Key, list[Device]](list)
     is_plain = not (nccl or topology.expanders) and len(cell_of) < 2
     for device in devices:

@@ -1,7 +1,6 @@
 """Rules about PCI addresses and bus numbers in the guest. May not do input or output. What is below an expander bus
 must fit before the next one: libvirt does not check it, and QEMU starts. The firmware then has no number for some
-buses, and the guest does not see what is on them. Source: QEMU's docs/pcie.txt, section 4.
-"""
+buses, and the guest does not see what is on them. Source: QEMU's docs/pcie.txt, section 4."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """The table of rules, and how they run on a document. May not do input or output. A rule is named after its function,
-`pin-vcpu` after `pin_vcpu`, in later releases too. It has a function, rows in the table of words, or both.
-"""
+`pin-vcpu` after `pin_vcpu`, in later releases too. It has a function, rows in the table of words, or both."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """Rules about devices of which a guest has few: USB, TPM, watchdogs, serial ports; disks; shared memory. May not do
-input or output. Source: libvirt's domain_conf.c, domain_postparse.c and qemu_validate.c.
-"""
+input or output. Source: libvirt's domain_conf.c, domain_postparse.c and qemu_validate.c."""
 
 from __future__ import annotations
 

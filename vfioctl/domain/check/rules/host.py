@@ -109,8 +109,7 @@ def _cores(pin: Element | None, host: HostFacts) -> set[tuple[int, ...]]:
 
 def host_cpu_topoext(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     """AMD's guests see threads only with the feature topoext, which QEMU's `host` model leaves out unless it is named.
-    libvirt's host-model has it: QEMU's models of AMD's processors with threads do.
-    """
+    libvirt's host-model has it: QEMU's models of AMD's processors with threads do."""
     cpu = domain.at("cpu")
     named = [feature.get("policy", "require") for feature in cpu.iterfind("feature[@name='topoext']")]
     off = named[0] in _OFF if named else cpu.get("mode") in _BARE

@@ -1,6 +1,5 @@
 """Rules about names that libvirt does not know: without validation it drops them without a word. May not do input or
-output. The names are those of libvirt's schema, for the parts that the other rules look at.
-"""
+output. The names are those of libvirt's schema, for the parts that the other rules look at."""
 
 from __future__ import annotations
 

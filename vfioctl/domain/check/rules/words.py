@@ -1,7 +1,6 @@
 """The words that libvirt knows as the values of attributes, by rule; and parts that it needs, wherever they are.
 Source: the enumerations in libvirt's domain_conf.c, numa_conf.c and cpu_conf.c, its schema (cputypes.rng), and its
-parsers of disks, interfaces and random number generators. May not do input or output.
-"""
+parsers of disks, interfaces and random number generators. May not do input or output."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Compares where QEMU's threads may run with <cputune>. May not do input or output. libvirt starts QEMU with names for
 its threads: `CPU 3/KVM`, `IO iothread1`. All others are the emulator's. Threads that serve others inherit their CPUs:
-the pools of I/O threads those of an I/O thread, the kernel's own those of a vCPU.
-"""
+the pools of I/O threads those of an I/O thread, the kernel's own those of a vCPU."""
 
 from __future__ import annotations
 

@@ -28,8 +28,7 @@ def device_facts(
 ) -> Iterator[VerifiedFact]:
     """Yield facts for the devices of the host: QEMU has those of the document, where it says, and no others. One that
     was attached while QEMU ran is not on its command line: then QEMU has its group open, and no other device of it.
-    `groups`: the IOMMU group of each device. `opened`: asks which groups QEMU has open; None if that cannot be read.
-    """
+    `groups`: the IOMMU group of each device. `opened`: asks which groups QEMU has open; None if that cannot be read."""
     devices = list(_devices(arguments))
     on_command_line = {name: device for device in devices if (name := _device(device))}
     wanted = subject.domain.host_devices
@@ -54,8 +53,7 @@ def _others(
     devices: Sequence[str], with_it: set[str], groups: Mapping[str, str], opened: Collection[str] | None, remedy: str
 ) -> Iterator[VerifiedFact]:
     """Yield a fact for each device that the document does not name, unless it was detached: its group is not open.
-    `with_it`: the groups of its other devices, which must be open, else the open files say nothing.
-    """
+    `with_it`: the groups of its other devices, which must be open, else the open files say nothing."""
     tells = opened is not None and with_it - {""} <= set(opened)
     for device in devices:
         what, group = f"{device} on QEMU's command line", groups.get(device, "")
@@ -142,8 +140,7 @@ def wiring_facts(
 ) -> Iterator[VerifiedFact]:
     """Yield a fact for each expander bus with a node, and for each device of the host on the command line: its bus.
     libvirt gives each PCI controller its alias as `id`, which is the name of its bus too: pci.3, below pci.1, below
-    pcie.0. `device_settings`: the devices of the host on the command line, by address or UUID. `devices`: all of it.
-    """
+    pcie.0. `device_settings`: the devices of the host on the command line, by address or UUID. `devices`: all of it."""
     remedy = f"stop {subject.name} and start it again"
     by_id = {device["id"]: device for device in devices if "id" in device}
     domain = subject.domain

@@ -1,7 +1,6 @@
 """Compares the NUMA nodes and links that a guest sees with its document. May not do input or output. The guest is asked
 for files of its sysfs, in rounds: first the bus numbers that its firmware gave to bridges, which follow from the
-document only there, then what its devices say. Its answers may be anything.
-"""
+document only there, then what its devices say. Its answers may be anything."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """Compares where QEMU's memory is with <numatune> and <hugepages>. May not do input or output. Only pages that are
-there count: a policy is a promise for others, by libvirt for each guest cell (mbind) or all of QEMU (cgroup).
-"""
+there count: a policy is a promise for others, by libvirt for each guest cell (mbind) or all of QEMU (cgroup)."""
 
 from __future__ import annotations
 
