@@ -119,7 +119,8 @@ class Mutant(NamedTuple):
     code: str
 
     def __str__(self) -> str:
-        changed = self.code.splitlines()[self.line - 1].strip()
+        lines = self.code.splitlines()
+        changed = lines[min(self.line, len(lines)) - 1].strip()  # without a decorator the code is shorter
         return f"{self.module}: {self.operator}: {changed}"
 
 
