@@ -60,9 +60,11 @@ def spinning(_: object, subject: str) -> str:
 
 @per_subject
 def named(kernel: Live, subject: str) -> str:
-    """Reads for a while, and opens a database of names that takes as long to load."""
+    """Reads for a while, and opens a database of names of which each part takes as long to load."""
 
-    def load() -> hwdb.Names:
+    def load(report_progress: Callable[[], None]) -> hwdb.Names:
+        time.sleep(TIMEOUT * 0.7)
+        report_progress()
         time.sleep(TIMEOUT * 0.7)
         return lambda modalias: {"NAME": modalias}
 

@@ -13,6 +13,11 @@ import pytest
 from vfioctl.kernel.live import hwdb
 from vfioctl.kernel.live.host import Live
 
+
+def nothing() -> None:
+    pass
+
+
 PCI_IDS = """\
 #
 #\tList of PCI ID's
@@ -45,7 +50,7 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "pci.ids"
     file.write_text(PCI_IDS)
     monkeypatch.setattr(hwdb, "PCI_IDS", (tmp_path / "none.ids", file))
-    monkeypatch.setattr(hwdb, "_udev", lambda: None)
+    monkeypatch.setattr(hwdb, "_udev", lambda _: None)
     return file
 
 
@@ -59,7 +64,7 @@ H100 = "pci:v000010DEd00002330sv000010DEsd000016C1bc03sc02i00"
 class TestPciIds:
     @pytest.mark.usefixtures("database")
     def test_everything_known_has_its_name(self) -> None:
-        assert short(hwdb.hardware_database()(H100)) == {
+        assert short(hwdb.hardware_database(nothing)(H100)) == {
             "VENDOR": "NVIDIA Corporation",
             "MODEL": "GH100 [H100 SXM5 80GB]",
             "PCI_SUBSYS": "H100 in an HGX baseboard",
@@ -88,20 +93,20 @@ class TestPciIds:
         ],
     )
     def test_each_has_the_name_of_its_own_section(self, old: str, new: str, key: str, name: str | None) -> None:
-        assert short(hwdb.hardware_database()(H100.replace(old, new))).get(key) == name
+        assert short(hwdb.hardware_database(nothing)(H100.replace(old, new))).get(key) == name
 
     @pytest.mark.usefixtures("database")
     @pytest.mark.parametrize("text", ["", "usb:v1D6Bp0002", "pci:v000010DE", "pci:v0001\n0DEd00002330"])
     def test_what_is_no_pci_modalias_has_no_name(self, text: str) -> None:
-        assert hwdb.hardware_database()(text) == {}
+        assert hwdb.hardware_database(nothing)(text) == {}
 
     def test_a_file_that_is_not_utf_8_is_read(self, database: Path) -> None:
         database.write_bytes(b"# caf\xe9\n10de  NVIDIA\xff\n")
-        assert short(hwdb.hardware_database()(H100)) == {"VENDOR": "NVIDIA\ufffd"}
+        assert short(hwdb.hardware_database(nothing)(H100)) == {"VENDOR": "NVIDIA\ufffd"}
 
     def test_without_any_database_nothing_has_a_name(self, database: Path) -> None:
         database.unlink()
-        assert hwdb.hardware_database()(H100) == {}
+        assert hwdb.hardware_database(nothing)(H100) == {}
 
 
 class Library:
@@ -141,23 +146,23 @@ class TestUdev:
         monkeypatch.undo()
         self.use(monkeypatch, SimpleNamespace(udev_hwdb_new=lambda _: None))
         monkeypatch.setattr(hwdb, "PCI_IDS", (database,))
-        assert short(hwdb.hardware_database()(H100))["MODEL"] == "GH100 [H100 SXM5 80GB]"
+        assert short(hwdb.hardware_database(nothing)(H100))["MODEL"] == "GH100 [H100 SXM5 80GB]"
 
     def test_an_old_library_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.use(monkeypatch, SimpleNamespace())
-        assert hwdb.hardware_database()(H100) == {}
+        assert hwdb.hardware_database(nothing)(H100) == {}
 
     def test_no_library_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.use(monkeypatch, Library())
         monkeypatch.setitem(sys.modules, "pyudev", None)
-        assert hwdb.hardware_database()(H100) == {}
+        assert hwdb.hardware_database(nothing)(H100) == {}
 
     def test_no_process_is_started_for_its_library(self) -> None:
         """ctypes asks ldconfig for a library by its name; a worker in a throttled control group waited for that."""
         program = (
             "import subprocess\nfrom vfioctl.kernel.live import hwdb\n"
             "subprocess.Popen.__init__ = None\n"
-            f"print(hwdb._udev()('{H100}')['ID_VENDOR_FROM_DATABASE'])"
+            f"print(hwdb._udev(lambda: None)('{H100}')['ID_VENDOR_FROM_DATABASE'])"
         )
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
         assert done.stdout == "NVIDIA Corporation\n", done.stderr

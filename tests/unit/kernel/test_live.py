@@ -237,7 +237,7 @@ class TestOddFiles:
 
 @pytest.fixture
 def without_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hwdb, "hardware_database", lambda: lambda _: {})
+    monkeypatch.setattr(hwdb, "hardware_database", lambda _: lambda _: {})
 
 
 @pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4097, 65536, 70_000])

@@ -148,7 +148,7 @@ class Live(LiveUse, LiveChange):
     def _hardware_database(self) -> Callable[[str], Mapping[str, str]]:
         from vfioctl.kernel.live.hwdb import hardware_database
 
-        return hardware_database()
+        return hardware_database(report_progress)
 
     def nvml(self, gpus: Sequence[str], *, types: bool = False, links: bool = False) -> Callable[[], NvmlAnswer]:
         from vfioctl.kernel.live.nvml import read_gpus

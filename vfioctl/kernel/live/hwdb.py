@@ -15,16 +15,18 @@ _COMMENT = re.compile(r"\n[ \t]*(?:#[^\n]*)?(?=\n)")
 Names = Callable[[str], Mapping[str, str]]
 
 
-def hardware_database() -> Names:
-    """Looks up a modalias: ID_VENDOR_FROM_DATABASE, ID_MODEL_FROM_DATABASE, ID_PCI_*_FROM_DATABASE."""
-    return _udev() or _pci_ids() or (lambda _modalias: {})
+def hardware_database(report_progress: Callable[[], None]) -> Names:
+    """Looks up a modalias: ID_VENDOR_FROM_DATABASE, ID_MODEL_FROM_DATABASE, ID_PCI_*_FROM_DATABASE.
+    `report_progress`: called between the parts, each of which can take a second on a busy machine."""
+    return _udev(report_progress) or _pci_ids() or (lambda _modalias: {})
 
 
-def _udev() -> Names | None:
+def _udev(report_progress: Callable[[], None]) -> Names | None:
     try:
         from pyudev import Context
     except ImportError:  # no libudev on this machine
         return None
+    report_progress()
     with suppress(ImportError):
         from pyudev._ctypeslib import utils
 
@@ -32,6 +34,7 @@ def _udev() -> Names | None:
         utils.find_library = "lib{}.so.1".format
     try:
         context = Context()
+        report_progress()
         library: Any = context._libudev  # noqa: SLF001 - pyudev declares udev_hwdb_* there and has no class for them
         database = library.udev_hwdb_new(context)
     except (AttributeError, OSError):
