@@ -128,9 +128,11 @@ class Group(TyperGroup):
 class App(typer.Typer):
     """A typer application whose help ends with examples: lines of text, each indented by two spaces."""
 
-    def with_examples(self, examples: str) -> Callable[[F], F]:
-        """Return a decorator that adds a command to the application."""
-        return self.command(cls=Command, epilog=f"[bold]Examples[/]{examples}")
+    def with_examples(
+        self, examples: str, *, name: str | None = None, cls: type[TyperCommand] = Command
+    ) -> Callable[[F], F]:
+        """Return a decorator that adds a command to the application. `name`: None for the function's."""
+        return self.command(name, cls=cls, epilog=f"[bold]Examples[/]{examples}")
 
     def group_with_examples(self, examples: str) -> Callable[[F], F]:
         """Return a decorator that makes a function the application's own: its options and help."""

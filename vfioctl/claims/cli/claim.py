@@ -11,7 +11,7 @@ from vfioctl.claims.cli.output import ClaimId, print_claim, print_claims, print_
 from vfioctl.claims.model.claim import claim_document, claims_text, unverified, why_stale
 from vfioctl.console.changes import confirm, progress_lines, reporting
 from vfioctl.console.choice import opened
-from vfioctl.console.lazy import Command, group_app
+from vfioctl.console.lazy import group_app
 from vfioctl.console.options import AsJson, Wait, Yes, completion
 from vfioctl.console.output import draw, emit, emit_document, emit_json_text, emit_long_json, say, width
 from vfioctl.console.waiting import Board, seconds_in
@@ -71,12 +71,11 @@ def create(  # noqa: PLR0913 - one parameter for each option
     print_claim(api, made, as_json=as_json, explain=explain)
 
 
-@app.command(
-    "list",
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples(
+    """
   vfioctl claim list --simulate hgx8
   vfioctl claim list --all --json --simulate hgx8""",
+    name="list",
 )
 def list_claims(
     ctx: typer.Context,
@@ -122,7 +121,8 @@ def show(ctx: typer.Context, name: ClaimId, *, as_json: AsJson = False) -> None:
     draw(claim_page(claim, nodes, events, stale=stale, boot_id=api.boot_id, request=request))
 
 
-@app.command(cls=Command, epilog="[bold]Examples[/]\n  vfioctl claim watch --json")
+@app.with_examples("""
+  vfioctl claim watch --json""")
 def watch(ctx: typer.Context, *, as_json: AsJson = False) -> None:
     """Print each change of a claim as it happens, one on a line, until interrupted."""
     api = ClaimsApi(opened(ctx))
@@ -214,7 +214,8 @@ def renew(
     print_claims([ClaimsApi(opened(ctx)).renew(name, seconds)], as_json=as_json)
 
 
-@app.command(cls=Command, epilog="[bold]Examples[/]\n  vfioctl claim transfer CLAIM --to vm/web2 --simulate hgx8")
+@app.with_examples("""
+  vfioctl claim transfer CLAIM --to vm/web2 --simulate hgx8""")
 def transfer(
     ctx: typer.Context,
     name: ClaimId,
@@ -226,9 +227,8 @@ def transfer(
     print_claims([ClaimsApi(opened(ctx)).transfer(name, to)], as_json=as_json)
 
 
-@app.command(
-    cls=Command, epilog="[bold]Examples[/]\n  vfioctl claim adopt --owner vm/old --device gpu2 --simulate hgx8"
-)
+@app.with_examples("""
+  vfioctl claim adopt --owner vm/old --device gpu2 --simulate hgx8""")
 def adopt(ctx: typer.Context, *, owner: OwnerName, device: Devices = None, as_json: AsJson = False) -> None:
     """Claim devices that an owner already uses.
 

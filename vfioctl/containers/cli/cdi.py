@@ -10,7 +10,7 @@ from vfioctl.claims.api import suggest_claims
 from vfioctl.claims.model.cdi import KIND, SEEN, Node
 from vfioctl.console.changes import carry_out
 from vfioctl.console.choice import opened
-from vfioctl.console.lazy import Command, group_app
+from vfioctl.console.lazy import group_app
 from vfioctl.console.options import AsJson, DryRun, completion
 from vfioctl.console.output import draw, emit, emit_document, emit_json_text, say, width
 from vfioctl.console.words import counted
@@ -90,12 +90,11 @@ def generate(  # noqa: PLR0913 - one parameter for each option
         emit(f"{done.path}: {written}")
 
 
-@app.command(
-    "list",
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples(
+    """
   vfioctl cdi list --simulate hgx8
   vfioctl cdi list --simulate hgx8 --json""",
+    name="list",
 )
 def list_devices(ctx: typer.Context, *, as_json: AsJson = False) -> None:
     """List the devices that CDI files in /etc/cdi and /var/run/cdi define, and the problems of each file."""

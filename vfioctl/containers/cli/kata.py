@@ -32,7 +32,8 @@ class Mode(StrEnum):
     VFIO = "vfio"
 
 
-@app.callback(epilog="[bold]Examples[/]\n  vfioctl kata config --simulate hgx8")
+@app.group_with_examples("""
+  vfioctl kata config --simulate hgx8""")
 def kata() -> None:
     """Check and write the settings of Kata Containers for VFIO devices."""
 

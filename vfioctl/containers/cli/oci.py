@@ -19,7 +19,8 @@ from vfioctl.errors import BadSpec
 app = group_app("oci")
 
 
-@app.callback(epilog="[bold]Examples[/]\n  vfioctl oci inject --help")
+@app.group_with_examples("""
+  vfioctl oci inject --help""")
 def oci() -> None:
     """Add the devices of a claim to containers of runc, crun and Kata.
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vfioctl.console.choice import opened
-from vfioctl.console.lazy import Command
+from vfioctl.console.lazy import App
 from vfioctl.console.options import AsJson
 from vfioctl.console.output import draw, emit_document, emit_file, refuse_to_replace, say, write_whole
 from vfioctl.domain.api import DomainApi
@@ -17,16 +17,16 @@ from vfioctl.errors import BadSpec, some_of
 if TYPE_CHECKING:
     from vfioctl.domain.build.build import Built
 
-_EXAMPLES = """[bold]Examples[/]
+_EXAMPLES = """
   vfioctl domain build ml1 --gpus 2 --cpus 16 --memory 64GiB --simulate hgx8
   vfioctl domain build ml1 --gpus 2 --cpus 16 --memory 64GiB --explain --simulate hgx8
   vfioctl domain build game --device gpu1 --cpus 8 --template windows-desktop --simulate workstation
   vfioctl domain build ml1 --gpus 8 --cpus 128 --memory 512GiB --json --simulate hgx8"""
 
 
-def add_to(app: typer.Typer) -> None:
+def add_to(app: App) -> None:
     """Add the command to `vfioctl domain`."""
-    app.command(cls=Command, epilog=_EXAMPLES)(build)
+    app.with_examples(_EXAMPLES)(build)
 
 
 @spec_options()

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from vfioctl.console.choice import opened
-from vfioctl.console.lazy import Command
+from vfioctl.console.lazy import App
 from vfioctl.console.options import AsJson
 from vfioctl.console.output import draw, emit_document, say
 from vfioctl.domain.api import DomainApi
@@ -18,14 +18,11 @@ from vfioctl.errors import BadDocument, BadSpec
 _MOST_PARTS, _MOST_DIGITS = 3, 4
 
 
-def add_to(app: typer.Typer) -> None:
+def add_to(app: App) -> None:
     """Add the command to `vfioctl domain`."""
-    app.command(
-        cls=Command,
-        epilog="""[bold]Examples[/]
+    app.with_examples("""
   vfioctl domain build ml1 --gpus 1 --simulate hgx8 | vfioctl domain check - --simulate hgx8
-  vfioctl domain build ml1 --gpus 1 --simulate hgx8 | vfioctl domain check - --no-host --libvirt 9.0 --json""",
-    )(check)
+  vfioctl domain build ml1 --gpus 1 --simulate hgx8 | vfioctl domain check - --no-host --libvirt 9.0 --json""")(check)
 
 
 def check(

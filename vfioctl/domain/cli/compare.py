@@ -9,7 +9,7 @@ import typer
 
 from vfioctl.console.changes import carry_out
 from vfioctl.console.choice import opened
-from vfioctl.console.lazy import Command
+from vfioctl.console.lazy import App
 from vfioctl.console.options import AsJson, DryRun, Yes
 from vfioctl.console.output import draw, emit_document, say
 from vfioctl.domain.api import DomainApi
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
     from vfioctl.core.change import Plan
 
-_EDIT = """[bold]Examples[/]
+_EDIT = """
   vfioctl domain edit web1 --device gpu1 --dry-run
   vfioctl domain edit web1
   vfioctl domain edit web1 --gpus 2 --cpus 16 --memory 64GiB --yes"""
-_DIFF = """[bold]Examples[/]
+_DIFF = """
   vfioctl domain diff web1
   vfioctl domain diff web1 --json"""
-_VERIFY = """[bold]Examples[/]
+_VERIFY = """
   vfioctl domain verify ml1
   vfioctl domain verify ml1 --no-guest --json"""
 
 
-def add_to(app: typer.Typer) -> None:
+def add_to(app: App) -> None:
     """Add the commands to `vfioctl domain`."""
-    app.command(cls=Command, epilog=_EDIT)(edit)
-    app.command(cls=Command, epilog=_DIFF)(diff)
-    app.command(cls=Command, epilog=_VERIFY)(verify)
+    app.with_examples(_EDIT)(edit)
+    app.with_examples(_DIFF)(diff)
+    app.with_examples(_VERIFY)(verify)
 
 
 @spec_options(edits=True)

@@ -6,31 +6,31 @@ import typer
 
 from vfioctl.console.changes import carry_out
 from vfioctl.console.choice import opened
-from vfioctl.console.lazy import Command
+from vfioctl.console.lazy import App
 from vfioctl.console.options import AsJson, DryRun, Yes, completion
 from vfioctl.console.output import draw, emit, emit_document, emit_file, width
 from vfioctl.domain.api import DomainApi
 from vfioctl.domain.cli.domain import Connect, Name, Replace
 from vfioctl.session import Session
 
-_DEFINE = """[bold]Examples[/]
+_DEFINE = """
   vfioctl domain define ml1.xml
   vfioctl domain build ml1 --gpus 1 --host hgx8 | vfioctl domain define - -c test:///default --host hgx8 --dry-run
   vfioctl domain build ml1 --gpus 1 --simulate hgx8 | vfioctl domain define - -c test:///default --simulate hgx8"""
-_UNDEFINE = """[bold]Examples[/]
+_UNDEFINE = """
   vfioctl domain undefine ml1
   vfioctl domain undefine ml1 --dry-run --json"""
-_LIST = """[bold]Examples[/]
+_LIST = """
   vfioctl domain list --connect test:///default
   vfioctl domain list --connect test:///default --json"""
 
 
-def add_to(app: typer.Typer) -> None:
+def add_to(app: App) -> None:
     """Add the commands to `vfioctl domain`."""
-    app.command(cls=Command, epilog=_DEFINE)(define)
-    app.command(cls=Command, epilog=_UNDEFINE)(undefine)
-    app.command("list", cls=Command, epilog=_LIST)(list_domains)
-    app.command(cls=Command, epilog=_SHOW)(show)
+    app.with_examples(_DEFINE)(define)
+    app.with_examples(_UNDEFINE)(undefine)
+    app.with_examples(_LIST, name="list")(list_domains)
+    app.with_examples(_SHOW)(show)
 
 
 def _suggest_claims(session: Session, _begun: str) -> list[tuple[str, str]]:
@@ -88,7 +88,7 @@ def undefine(
     carry_out(session, plan, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
-_SHOW = """[bold]Examples[/]
+_SHOW = """
   vfioctl domain show test --connect test:///default
   vfioctl domain show test --connect test:///default --xml"""
 

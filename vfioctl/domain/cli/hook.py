@@ -13,7 +13,7 @@ import typer
 
 from vfioctl.console.changes import carry_out, reporting
 from vfioctl.console.choice import opened
-from vfioctl.console.lazy import Command, group_app
+from vfioctl.console.lazy import group_app
 from vfioctl.console.options import AsJson, DryRun, Yes
 from vfioctl.console.output import say
 from vfioctl.domain.api import DomainApi
@@ -28,12 +28,10 @@ _LOCK_SECONDS = 90.0
 """How long another change of the host may take: what a domain gives back late, it gives back."""
 
 
-@app.callback(
-    epilog="""[bold]Examples[/]
+@app.group_with_examples("""
   vfioctl hook install
   vfioctl hook install --dry-run
-  vfioctl hook remove"""
-)
+  vfioctl hook remove""")
 def hook() -> None:
     """Prepare devices whenever libvirt starts a domain.
 
@@ -65,7 +63,9 @@ def install(
     carry_out(session, plan, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
-@app.command(cls=Command, epilog="[bold]Examples[/]\n  vfioctl hook remove\n  vfioctl hook remove --dry-run")
+@app.with_examples("""
+  vfioctl hook remove
+  vfioctl hook remove --dry-run""")
 def remove(ctx: typer.Context, *, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
     """Remove the script. Running domains keep their claims until vfioctl domain stop."""
     session = opened(ctx)

@@ -7,7 +7,7 @@ import typer
 
 from vfioctl.console.changes import agree_on_terminal, progress_lines, reporting
 from vfioctl.console.choice import opened
-from vfioctl.console.lazy import Command
+from vfioctl.console.lazy import App
 from vfioctl.console.options import AsJson, Yes
 from vfioctl.console.output import draw, emit, emit_document, say, width
 from vfioctl.console.waiting import seconds_in
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
     from vfioctl.domain.run.lifecycle import Preview
     from vfioctl.session import Session
 
-_START = """[bold]Examples[/]
+_START = """
   vfioctl domain start ml1
   vfioctl domain start ml1 --dry-run"""
-_STOP = """[bold]Examples[/]
+_STOP = """
   vfioctl domain stop ml1
   vfioctl domain stop ml1 --timeout 5m
   vfioctl domain stop ml1 --force --yes"""
 _DRY = "Nothing was recorded or changed: this is a dry run."
-_APPLY = """[bold]Examples[/]
+_APPLY = """
   vfioctl domain apply fleet.yaml --dry-run
   vfioctl domain apply fleet.yaml --prune --yes
   vfioctl domain apply fleet.yaml --wait-guest 5m --json"""
 
 
-def add_to(app: typer.Typer) -> None:
+def add_to(app: App) -> None:
     """Add the commands to `vfioctl domain`."""
-    app.command(cls=Command, epilog=_START)(start)
-    app.command(cls=Command, epilog=_STOP)(stop)
-    app.command(cls=Command, epilog=_APPLY)(apply)
+    app.with_examples(_START)(start)
+    app.with_examples(_STOP)(stop)
+    app.with_examples(_APPLY)(apply)
 
 
 def start(

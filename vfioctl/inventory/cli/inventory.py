@@ -8,7 +8,7 @@ import typer
 
 from vfioctl.console.changes import tell_unfinished
 from vfioctl.console.choice import opened
-from vfioctl.console.lazy import Command
+from vfioctl.console.lazy import App, Command
 from vfioctl.console.options import AsJson, completion, device_argument
 from vfioctl.console.output import UNLIMITED, clear, draw, emit_csv, emit_document, say, width
 from vfioctl.console.waiting import seconds_in
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vfioctl.inventory.model.values import PciAddress
     from vfioctl.session import Session
 
-app = typer.Typer(add_completion=False)
+app = App(add_completion=False)
 
 
 def _suggest_columns(_session: "Session", begun: str) -> list[tuple[str, str]]:
@@ -61,14 +61,14 @@ class _Watchable(Command):
         return super().parse_args(ctx, [f"--watch={_WATCH_EACH}" if word == "--watch" else word for word in args])
 
 
-@app.command(
-    cls=_Watchable,
-    epilog="""[bold]Examples[/]
+@app.with_examples(
+    """
   vfioctl inventory --simulate hgx8
   vfioctl inventory --simulate workstation --tree
   vfioctl inventory --simulate laptop --driver i915 --format wide
   vfioctl inventory --simulate hgx8 --numa 1 --columns gpu,address --no-header
   vfioctl inventory --simulate mi300x --all --json""",
+    cls=_Watchable,
 )
 def inventory(  # noqa: PLR0913 - each is an option
     ctx: typer.Context,

@@ -7,7 +7,7 @@ import typer
 
 from vfioctl.console.changes import carry_out, confirm, confirm_all, preview, progress_lines, reporting, tell, tell_all
 from vfioctl.console.choice import opened
-from vfioctl.console.lazy import Command
+from vfioctl.console.lazy import App
 from vfioctl.console.options import AsJson, DryRun, ForceHolders, Foreign, Persistent, Wait, Yes
 from vfioctl.console.output import emit, emit_document, say, say_error
 from vfioctl.console.waiting import Board, seconds_in
@@ -17,11 +17,11 @@ from vfioctl.vgpu.cli.completion import complete_parent, complete_type, complete
 from vfioctl.vgpu.model.vgpu import Strategy
 
 
-def add_to(app: typer.Typer) -> None:
+def add_to(app: App) -> None:
     """Adds the commands to `vfioctl vgpu`."""
-    app.command(cls=Command, epilog=_CREATE)(create)
-    app.command(cls=Command, epilog=_REMOVE)(remove)
-    app.command(cls=Command, epilog=_RESTORE)(restore)
+    app.with_examples(_CREATE)(create)
+    app.with_examples(_REMOVE)(remove)
+    app.with_examples(_RESTORE)(restore)
 
 
 TypeName = Annotated[
@@ -55,11 +55,11 @@ Parameters = Annotated[
         help="A parameter of NVIDIA's vgpu_params, or placement_id; DIR/FILE=VALUE for any other file of the vGPU.",
     ),
 ]
-_CREATE = """[bold]Examples[/]
+_CREATE = """
   vfioctl vgpu create A2-4C --dry-run --simulate a2
   vfioctl vgpu create L40S-12Q --count 2 --placement spread --simulate l40s
   vfioctl vgpu create T4-4C --param frame_rate_limiter=0 --persistent --simulate t4"""
-_REMOVE = """[bold]Examples[/]
+_REMOVE = """
   vfioctl vgpu remove 41:00.4 --foreign --dry-run --simulate l40s
   vfioctl vgpu remove 6d3f2c1a --foreign --simulate a2"""
 
@@ -172,7 +172,7 @@ def pairs(words: Sequence[str]) -> tuple[tuple[str, str], ...]:
     return tuple(values)
 
 
-_RESTORE = """[bold]Examples[/]
+_RESTORE = """
   vfioctl vgpu restore --dry-run --simulate a2
   vfioctl vgpu restore --wait 60s --simulate l40s"""
 

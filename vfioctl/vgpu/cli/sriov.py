@@ -40,12 +40,12 @@ class _SetCommand(Command):
         return super().parse_args(ctx, args)
 
 
-@app.command(
-    "set",
-    cls=_SetCommand,
-    epilog="""[bold]Examples[/]
+@app.with_examples(
+    """
   vfioctl sriov set 00:02.0 4 --simulate laptop
   vfioctl sriov set gpu0 all --persistent --dry-run --simulate l40s""",
+    name="set",
+    cls=_SetCommand,
 )
 def set_count(  # noqa: PLR0913 - one parameter for each option
     ctx: typer.Context,

@@ -6,7 +6,7 @@ import typer
 
 from vfioctl.console.changes import tell_unfinished
 from vfioctl.console.choice import opened
-from vfioctl.console.lazy import Command, group_app
+from vfioctl.console.lazy import group_app
 from vfioctl.console.options import AsJson
 from vfioctl.console.output import draw, emit_document, width
 from vfioctl.inventory.api import InventoryApi
@@ -82,12 +82,11 @@ def types(
     draw(vgpu_types_page(cards, api.titles(cards), forecasts, vgpus.warnings, width=width()))
 
 
-@app.command(
-    "list",
-    cls=Command,
-    epilog="""[bold]Examples[/]
+@app.with_examples(
+    """
   vfioctl vgpu list --simulate a2
   vfioctl vgpu list --simulate mi300x-vf --json""",
+    name="list",
 )
 def list_vgpus(ctx: typer.Context, parent: Parent = None, *, as_json: AsJson = False) -> None:
     """List the existing vGPUs, and those that mdevctl has defined.
