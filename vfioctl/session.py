@@ -177,11 +177,13 @@ class Session:
         reading = (import_object(row.reservations) for row in self.subsystems if row.reservations)
         return tuple(reservation for read in reading for reservation in read(self))
 
+    def known_reservations(self) -> tuple[tuple[Reservation, ...], str]:
+        """Return what subsystems have reserved, and no problem; or nothing, and why the ledger cannot be read."""
+        return self.from_ledger(self.reservations, ())
+
     def refuse_parts(self, subjects: Collection[str]) -> None:
         """Raise ClaimConflict, which says who, if others have reserved a VF or vGPU of a device."""
-        from vfioctl.core.reservations import NOTHING_RESERVED
-
-        for reservation in self.from_ledger(self.reservations, NOTHING_RESERVED)[0]:
+        for reservation in self.known_reservations()[0]:
             if reservation.subject in subjects and not reservation.whole and reservation.by != self.reservation:
                 raise reservation.conflict()
 
@@ -207,10 +209,10 @@ class Session:
 
     def plan(self, draft: Draft) -> Plan:
         """Return the plan of a draft. Raises ClaimConflict if it would change what is reserved for someone else."""
-        from vfioctl.core.reservations import NOTHING_RESERVED, refuse_reserved
+        from vfioctl.core.reservations import refuse_reserved
 
         plan = self.registry.plan(draft)
-        refuse_reserved(plan, self.from_ledger(self.reservations, NOTHING_RESERVED)[0], acting_for=self.reservation)
+        refuse_reserved(plan, self.known_reservations()[0], acting_for=self.reservation)
         return plan
 
     def plan_again(self, intent: Intent) -> Plan:

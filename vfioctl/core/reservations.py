@@ -52,9 +52,6 @@ class Reservation:
         )
 
 
-NOTHING_RESERVED: tuple[Reservation, ...] = ()
-
-
 def whole_devices(reservations: Iterable[Reservation]) -> dict[str, Reservation]:
     """Return the reservations of whole devices by address or UUID."""
     return {reservation.subject: reservation for reservation in reservations if reservation.whole}

@@ -53,7 +53,6 @@ _WEDGED = "wedged"
 LEDGER = "ledger"
 """The subject of the warning that the ledger cannot be read."""
 NO_MARKS: Sequence[MarkRow] = ()
-NO_RESERVATIONS: tuple[Reservation, ...] = ()
 NO_GROUPS: Mapping[str, int | None] = {}
 
 
@@ -87,7 +86,7 @@ class InventoryApi:
         from vfioctl.core.marks import marks_in
         from vfioctl.inventory.probe.inventory import assemble
 
-        reservations, reservations_problem = self._session.from_ledger(self._session.reservations, NO_RESERVATIONS)
+        reservations, reservations_problem = self._session.known_reservations()
         if problem := problem or reservations_problem:
             scan.problems.append((LEDGER, problem))
         return assemble(self._kernel, scan, marks_in(marks), reservations)
@@ -102,7 +101,7 @@ class InventoryApi:
 
     def reservations(self) -> tuple[Reservation, ...]:
         """Return what the ledger reserves; nothing if it is unusable, because a listing must still work."""
-        return self._session.from_ledger(self._session.reservations, NO_RESERVATIONS)[0]
+        return self._session.known_reservations()[0]
 
     def processor(self) -> Processor:
         """Return what the host's processor is."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vfioctl.core.reservations import NOTHING_RESERVED, whole_devices
+from vfioctl.core.reservations import whole_devices
 from vfioctl.errors import BadDocument
 from vfioctl.inventory.model.scope import FUNCTION
 from vfioctl.vgpu.model.kinds import creates, is_uuid, place_and_type
@@ -48,7 +48,7 @@ def claimed_and_lost(session: Session, vgpus: Vgpus) -> tuple[Reserved, ...]:
     types. Users who may not read it do not learn of them: they cannot create vGPUs either."""
     existing = {vgpu.id for vgpu in vgpus.instances if vgpu.state is not VgpuState.DEFINED}
     places = {parent.name for card in vgpus.cards for parent in card.parents if parent.name != card.id}
-    reservations = session.from_ledger(session.reservations, NOTHING_RESERVED)[0]
+    reservations = session.known_reservations()[0]
     lost = {
         subject: reservation
         for subject, reservation in whole_devices(reservations).items()
