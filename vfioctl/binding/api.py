@@ -110,8 +110,11 @@ class BindingApi:
         """Plan an intent on the host as it is now. Raises UnknownDevice, and what planning raises."""
         from vfioctl.binding.model.intents import BindIntent, ResetIntent, UnbindIntent
 
-        makers: Mapping[type[Intent], Any]
-        makers = {BindIntent: self._bind, UnbindIntent: self._unbind, ResetIntent: self._reset}
+        makers: Mapping[type[Intent], Callable[[Inventory, Any, Processes], Draft]] = {
+            BindIntent: self._bind,
+            UnbindIntent: self._unbind,
+            ResetIntent: self._reset,
+        }
         if type(intent) not in makers:
             raise BadSpec(f"{intent.title()}: this plan cannot be saved and applied later")
         devices = getattr(intent, "devices", ())
