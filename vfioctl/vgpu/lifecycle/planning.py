@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from vfioctl.core.change import Draft, Fact, Intent
@@ -17,7 +18,7 @@ from vfioctl.kernel.protocol import PCI_ADDRESS
 from vfioctl.session import Session
 from vfioctl.units import Uuid
 from vfioctl.vgpu.ledger.journaled import claimed_and_lost
-from vfioctl.vgpu.ledger.reading import recorded
+from vfioctl.vgpu.ledger.reading import Recorded, recorded
 from vfioctl.vgpu.model.intents import CreateVgpuIntent, ProfileIntent, RemoveVgpuIntent, SetVfsIntent
 from vfioctl.vgpu.model.kinds import VF_COUNTS
 from vfioctl.vgpu.model.lookup import cards_called
@@ -36,7 +37,10 @@ class Planning:
 
     def __init__(self, session: Session, devices: InventoryApi, inventory: Inventory | None) -> None:
         self._session, self._kernel, self._devices, self._inventory = session, session.kernel, devices, inventory
-        self._recorded = recorded(session)
+
+    @cached_property
+    def _recorded(self) -> Recorded:
+        return recorded(self._session)
 
     def draft(self, intent: Intent) -> Draft:
         """The draft for an intent. Raises what the planners in `plan` raise."""
