@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from tests.hosts.machines import copy, original
 from tests.schema import schema_problems
 from tests.unit.conftest import Answer, Golden, Run, timeless
 from vfioctl import sources
+from vfioctl.console.lazy import App
 from vfioctl.core.change import Change
 from vfioctl.domain.api import DomainApi
 from vfioctl.domain.cli.domain import MODULES
@@ -588,7 +588,7 @@ class TestDocuments:
 
 @pytest.mark.parametrize("command", ["define", "undefine", "list", "show"])
 def test_examples_in_the_help_work(command: str, tmp_path: Path) -> None:
-    app = typer.Typer()
+    app = App()
     importlib.import_module(MODULES[command]).add_to(app)
     found = next(each for each in app.registered_commands if (each.name or each.callback.__name__) == command)  # type: ignore[union-attr]
     lines = (found.epilog or "").splitlines()[1:]
