@@ -422,6 +422,22 @@ def test_a_vanished_device_costs_itself() -> None:
     assert read_facts(Vanishing(spoilt(), ""), [GPU, AUDIO]).keys() == {AUDIO}
 
 
+def test_a_device_that_is_unbound_while_it_is_read_is_read() -> None:
+    """Its vfio-dev is listed, and gone when it is opened."""
+
+    class Unbinding(Recorded):
+        def children(self, path: str) -> list[str]:
+            if path.endswith("/vfio-dev"):
+                raise KernelRefused(path, 2)
+            return super().children(path)
+
+    tree = spoilt()
+    tree.put_directory(f"{device(tree)}/vfio-dev/vfio0")
+    found = read_inventory(Unbinding(tree, ""))
+    assert found.by_address[GPU].vfio_cdev is None
+    assert not found.warnings
+
+
 class TestAModaliasThatDoesNotParse:
     @pytest.mark.parametrize("text", ["", "pci:", "usb:v1", "garbage\n", None])
     def test_is_made_up_for_by_the_files_with_the_ids(self, text: str | None) -> None:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from vfioctl.errors import KernelRefused
-from vfioctl.kernel.lenient import text_of
+from vfioctl.kernel.lenient import names_in, text_of
 from vfioctl.kernel.modalias import ID_FILES, ids_in, ids_of, modalias_of
 from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_ADDRESS, PCI_DEVICES, Reader, per_subject
 from vfioctl.units import UUID
@@ -112,7 +112,7 @@ def _vgpu_type(kernel: Reader, address: str, unknown: dict[str, str]) -> str | N
 
 def _cdev(kernel: Reader, address: str) -> str | None:
     """Return its VFIO device node, on kernels that create one (CONFIG_VFIO_DEVICE_CDEV)."""
-    for name in kernel.children(f"{PCI_DEVICES}/{address}/vfio-dev"):
+    for name in names_in(kernel, f"{PCI_DEVICES}/{address}/vfio-dev"):  # an unbind meanwhile removes it
         if kernel.has(f"/dev/vfio/devices/{name}"):
             return f"/dev/vfio/devices/{name}"
     return None
