@@ -50,6 +50,12 @@ def test_one_node_goes_before_close_pcie_paths() -> None:
     assert (indices(found, capacity), found.nodes) == ([3, 4, 5, 6], (1,))
 
 
+def test_the_node_on_which_fewer_are_stranded_goes_first() -> None:
+    """Below both nodes a choice strands as many; node 0 has one more GPU."""
+    capacity = server([Node(((0,), (0, 0))), Node(((0, 0),))])
+    assert place(asking(gpus=1), capacity).nodes == (1,)
+
+
 class TestUnknownNodes:
     """A node that is not known is no node: others go first, and it is always reported."""
 

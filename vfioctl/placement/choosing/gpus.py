@@ -180,7 +180,7 @@ class Pool:
         trees, place = self.single, self._together(self.single, ())
         parts = {node: trees[node].costs(number, place) for node in {node for nodes in sets for node in nodes}}
         alike: dict[tuple[int, ...], int] = {}
-        kinds = {node: alike.setdefault(tuple(costs), len(alike)) for node, costs in parts.items()}
+        kinds = {node: alike.setdefault((len(trees[node].gpus), *costs), len(alike)) for node, costs in parts.items()}
         known: dict[tuple[int, ...], int] = {}  # sets of nodes that are alike have the same costs
 
         def cost(nodes: tuple[int, ...]) -> int:
