@@ -67,20 +67,23 @@ class Recorded(Kernel):
         return self.tree.text(path)
 
     def link(self, path: str) -> str:
-        resolved = self.tree.resolve(path, follow_last=False)
-        if resolved in self.tree.links:
-            return self.tree.links[resolved]
-        raise KernelRefused(path, errnos.EINVAL if self.tree.exists(resolved) else errnos.ENOENT)
+        tree = self.tree
+        resolved = tree.resolve(path, follow_last=False)
+        if resolved in tree.links:
+            return tree.links[resolved]
+        raise KernelRefused(path, errnos.EINVAL if tree.exists(resolved) else errnos.ENOENT)
 
     def children(self, path: str) -> list[str]:
-        resolved = self.tree.resolve(path)
-        if resolved in self.tree.directories:
-            return sorted(self.tree.directories[resolved])
-        raise KernelRefused(path, errnos.ENOTDIR if self.tree.exists(resolved) else errnos.ENOENT)
+        tree = self.tree
+        resolved = tree.resolve(path)
+        if resolved in tree.directories:
+            return sorted(tree.directories[resolved])
+        raise KernelRefused(path, errnos.ENOTDIR if tree.exists(resolved) else errnos.ENOENT)
 
     def has(self, path: str) -> bool:
+        tree = self.tree
         try:
-            return self.tree.exists(self.tree.resolve(path))
+            return tree.exists(tree.resolve(path))
         except KernelRefused:
             return False
 
@@ -98,13 +101,14 @@ class Recorded(Kernel):
             return DiskImage(path)
 
     def directory(self, path: str, wanted: Collection[str], links: Prefixes = EVERY_LINK) -> Directory:
-        names, resolved = self.children(path), self.tree.resolve(path)
-        targets = {n: self.tree.links[f"{resolved}/{n}"] for n in names if f"{resolved}/{n}" in self.tree.links}
+        names, tree = self.children(path), self.tree
+        home = tree.resolve(path)
+        targets = {name: tree.links[f"{home}/{name}"] for name in names if f"{home}/{name}" in tree.links}
         texts, refused = {}, {}
         for name in names:
             if name in wanted and name not in targets:
                 try:
-                    texts[name] = self.read(f"{resolved}/{name}")
+                    texts[name] = tree.text(f"{home}/{name}")
                 except KernelRefused as error:
                     refused[name] = error.symbol
         chosen = {name: target for name, target in targets.items() if name.startswith(links)}
@@ -112,10 +116,11 @@ class Recorded(Kernel):
 
     def texts_below(self, path: str, name: str) -> Directory:
         names, texts, refused = self.children(path), {}, {}
-        home = self.tree.resolve(path)
-        for folder in (folder for folder in names if f"{home}/{folder}" in self.tree.directories):
+        tree = self.tree
+        home = tree.resolve(path)
+        for folder in (folder for folder in names if f"{home}/{folder}" in tree.directories):
             try:
-                texts[folder] = self.read(f"{path}/{folder}/{name}")
+                texts[folder] = tree.text(f"{home}/{folder}/{name}")
             except KernelRefused as error:
                 refused[folder] = error.symbol
         return Directory(frozenset(names), texts, {}, refused)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno as errnos
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from vfioctl.errors import BadDocument, KernelRefused
@@ -55,14 +56,18 @@ class Tree:
         self._resolved: dict[str, str] = {}
 
     def resolve(self, path: str, *, follow_last: bool = True) -> str:
-        """The path with its links resolved. The directory part is cached, because thousands of reads share it."""
+        """The path with its links resolved. They are cached, because thousands of reads share them."""
         parent, _, name = path.rpartition("/")
         if parent not in self._resolved:
             self._resolved[parent] = resolve(parent, self.links.get, self.directories.__contains__)
         place = f"{self._resolved[parent].rstrip('/')}/{name}"
-        if place not in self.links and name not in ("", ".", ".."):
+        if name in ("", ".", ".."):
+            return resolve(place, self.links.get, self.directories.__contains__)
+        if place not in self.links or not follow_last:
             return place
-        return resolve(place, self.links.get, self.directories.__contains__, follow_last=follow_last)
+        if place not in self._resolved:
+            self._resolved[place] = resolve(place, self.links.get, self.directories.__contains__)
+        return self._resolved[place]
 
     def exists(self, path: str) -> bool:
         """Whether something is recorded at a resolved path."""
@@ -267,6 +272,7 @@ def _escape(text: str) -> str:
     return "".join(c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode() for c in text)
 
 
+@lru_cache(maxsize=1 << 16)  # a simulated host is written anew after each change
 def _quoted(path: str) -> str:
     """A path without spaces: the driver of a watchdog is called `i6300ESB timer`."""
     return _escape(path).replace(" ", "\\x20")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno as errnos
 import posixpath
 from collections.abc import Iterator
+from functools import lru_cache
 
 from vfioctl.kernel.modalias import NATIVE, Aliases
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, PCI_DRIVERS
@@ -146,10 +147,14 @@ def device_called(tree: Tree, value: str) -> str:
 
 def native_drivers(tree: Tree, device: str) -> set[str]:
     """The drivers that the modules' aliases name."""
-    modalias = tree.files.get(f"{device}/modalias", "")
-    modules = Aliases(modules_alias(tree)).modules(modalias, NATIVE)
+    modules = _native_modules(modules_alias(tree), tree.files.get(f"{device}/modalias", ""))
     names = (name for module in modules for name in tree.directories.get(f"/sys/module/{module}/drivers", ()))
     return {name.removeprefix("pci:") for name in names}
+
+
+@lru_cache(maxsize=4096)
+def _native_modules(aliases: str, modalias: str) -> tuple[str, ...]:
+    return Aliases(aliases).modules(modalias, NATIVE)
 
 
 def modules_alias(tree: Tree) -> str:
