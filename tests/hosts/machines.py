@@ -125,6 +125,7 @@ class GrowingTree(Tree):
 
 def copy(tree: Tree) -> Tree:
     twin = Tree()
+    twin.synthetic, twin.comments = tree.synthetic, list(tree.comments)
     twin.files, twin.links, twin.refused, twin.nodes = (
         dict(tree.files),
         dict(tree.links),

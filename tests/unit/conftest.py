@@ -8,14 +8,17 @@ import pty
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from tests.hosts.machines import copy
 from tests.schema import command_of, problems_of
 from vfioctl.app import main
+from vfioctl.kernel.recorded import host as recorded
+from vfioctl.kernel.recorded.tree import Tree, parse
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -60,6 +63,21 @@ def quiet_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.delenv("SUDO_USER", raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 0)  # who made a change is the same on every machine
+
+
+@pytest.fixture(scope="session", autouse=True)
+def each_host_is_parsed_once() -> Iterator[None]:
+    """Each command parses its simulated host anew, and thousands of commands have the same few."""
+    known: dict[str, Tree] = {}
+
+    def parse_once(text: str, source: str) -> Tree:
+        if text not in known:
+            known[text] = parse(text, source)
+        return copy(known[text])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorded, "parse", parse_once)
+        yield
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from vfioctl.subsystems import SUBSYSTEMS
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = {str(path.relative_to(ROOT)): path for path in examples.documents()}
 # shell examples are always sessions: a bare script could not show what it prints
+GENERATED = generate.generated()
 LANGUAGES = {"", "console", "python", "text", "json", "toml", "xml"}
 
 
@@ -70,10 +71,10 @@ def test_the_architecture_names_every_subsystem_with_its_commands() -> None:
     assert listed == {"placement": set[str]()} | {row.name: set(row.commands) for row in SUBSYSTEMS}
 
 
-@pytest.mark.parametrize("path", generate.generated(), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", GENERATED, ids=lambda path: path.name)
 def test_generated_parts_are_current(path: Path) -> None:
     assert path.is_file(), "make documents"
-    assert path.read_text() == generate.generated()[path], "make documents"
+    assert path.read_text() == GENERATED[path], "make documents"
 
 
 def test_bundled_hosts_are_current() -> None:

@@ -221,7 +221,7 @@ def test_a_descriptor_that_moves_hides_nothing() -> None:
 
 
 def test_a_process_that_opens_and_closes_files_at_times_is_no_doubt() -> None:
-    with restless(moving_descriptor(0.02)) as pid:
+    with restless(moving_descriptor(0.2)) as pid:
         for _ in range(20):
             found = Live().open_nodes(pid)
             assert has(found)
