@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from tests.hosts.machines import copy
 from tests.schema import command_of, problems_of
 from vfioctl.app import main
 from vfioctl.kernel.recorded import host as recorded
+from vfioctl.kernel.recorded import tree as recorded_tree
 from vfioctl.kernel.recorded.tree import Tree, parse
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,7 +69,7 @@ def quiet_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def each_host_is_parsed_once() -> Iterator[None]:
-    """Each command parses its simulated host anew, and thousands of commands have the same few."""
+    """Each command parses its simulated host anew; thousands of commands have the same few, or differ in few lines."""
     known: dict[str, Tree] = {}
 
     def parse_once(text: str, source: str) -> Tree:
@@ -77,6 +79,7 @@ def each_host_is_parsed_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recorded, "parse", parse_once)
+        patch.setattr(recorded_tree, "_parts", lru_cache(maxsize=None)(recorded_tree._parts))
         yield
 
 

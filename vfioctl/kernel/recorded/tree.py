@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import errno as errnos
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -173,9 +173,7 @@ def _take_property(tree: Tree, line: str) -> None:
 
 
 def _take_path(tree: Tree, texts: _Texts, line: str) -> None:
-    path, _, rest = line.partition(" ")
-    form, _, value = rest.partition(" ")
-    path, value = _checked(_unescape(path)), _unescape(value)
+    path, form, value = _parts(line)
     if form == "|" and path in tree.files:
         texts.setdefault(path, [tree.files[path]]).append(value)
         return
@@ -190,7 +188,14 @@ def _take_path(tree: Tree, texts: _Texts, line: str) -> None:
     elif form == "%":
         tree.put_node(path, _node(value))
     else:
-        raise ValueError(f"unknown form: {rest[:20]!r}")
+        raise ValueError(f"unknown form: {form[:20]!r}")
+
+
+def _parts(line: str) -> tuple[str, str, str]:
+    """The path, the form, and the value. Raises ValueError for a path that a host file may not have."""
+    path, _, rest = line.partition(" ")
+    form, _, value = rest.partition(" ")
+    return _checked(_unescape(path)), form, _unescape(value)
 
 
 def _checked(path: str) -> str:
@@ -239,7 +244,7 @@ def _fits(tree: Tree, path: str) -> bool:
 
 
 def _facts(tree: Tree) -> Iterator[str]:
-    lines: list[tuple[str, list[str]]] = [
+    lines: list[tuple[str, Sequence[str]]] = [
         *((path, _file_lines(path, text)) for path, text in tree.files.items()),
         *((path, [f"{_quoted(path)} -> {_escape(target)}"]) for path, target in tree.links.items()),
         *((path, [f"{_quoted(path)} ! {errnos.errorcode.get(n, 'EIO')}"]) for path, n in tree.refused.items()),
@@ -259,9 +264,10 @@ def _is_below(path: str) -> bool:
     return path not in _ABOVE_ROOTS
 
 
-def _file_lines(path: str, text: str) -> list[str]:
+@lru_cache(maxsize=1 << 16)  # a simulated host is written anew after each change
+def _file_lines(path: str, text: str) -> Sequence[str]:
     if "\n" not in text:
-        return [f"{_quoted(path)} = {_escape(text)}"]
+        return (f"{_quoted(path)} = {_escape(text)}",)
     return [f"{_quoted(path)} | {_escape(line)}" for line in text.split("\n")]
 
 
@@ -272,7 +278,7 @@ def _escape(text: str) -> str:
     return "".join(c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode() for c in text)
 
 
-@lru_cache(maxsize=1 << 16)  # a simulated host is written anew after each change
+@lru_cache(maxsize=1 << 16)
 def _quoted(path: str) -> str:
     """A path without spaces: the driver of a watchdog is called `i6300ESB timer`."""
     return _escape(path).replace(" ", "\\x20")
