@@ -142,7 +142,9 @@ class Live(LiveUse, LiveChange):
         report_progress()  # opening the database takes longer than reading a function, and the kernel has answered
         database = self._hardware_database
         report_progress()
-        return database(modalias)
+        names = database(modalias)
+        report_progress()
+        return names
 
     @cached_property
     def _hardware_database(self) -> Callable[[str], Mapping[str, str]]:

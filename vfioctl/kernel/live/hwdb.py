@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from ctypes import c_void_p
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,30 @@ def hardware_database(report_progress: Callable[[], None]) -> Names:
     return _udev(report_progress) or _pci_ids() or (lambda _modalias: {})
 
 
+class _Progress:
+    """Reports progress whenever an import looks for a module: on a busy machine all that pyudev needs take seconds."""
+
+    def __init__(self, report_progress: Callable[[], None]) -> None:
+        self._report = report_progress
+
+    def find_spec(self, *_: object) -> None:
+        self._report()
+
+
+@contextmanager
+def _reporting(report_progress: Callable[[], None]) -> Iterator[None]:
+    finder: Any = _Progress(report_progress)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
 def _udev(report_progress: Callable[[], None]) -> Names | None:
     try:
-        from pyudev import Context
+        with _reporting(report_progress):
+            from pyudev import Context
     except ImportError:  # no libudev on this machine
         return None
     report_progress()
