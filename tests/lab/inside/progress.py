@@ -22,3 +22,6 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.when == "teardown" or report.failed:
         with ENDED.open("a") as ended:
             ended.write(f"{report.outcome} {report.nodeid}\n")
+    if report.failed:
+        with (RESULTS / "failures.txt").open("a") as failures:
+            failures.write(f"{report.nodeid}\n{report.longreprtext}\n")
