@@ -20,7 +20,7 @@ from vfioctl.inventory.probe.processes import Processes, Running
 from vfioctl.kernel.live.host import Live
 
 NOBODY = 65534
-DESCRIPTORS = 50_000
+DESCRIPTORS = 20_000
 SOON = 15.0
 """Seconds for a scan of this slow machine. What was quadratic took minutes on a fast one."""
 
@@ -45,6 +45,7 @@ def node(lab: Topology) -> Path:
     """The display's device node, which everybody may open."""
     (card,) = Path(f"/sys/bus/pci/devices/{lab.far_display}/drm").glob("card*")
     path = Path("/dev/dri", card.name)
+    subprocess.run(["udevadm", "settle", "--timeout=30"], check=True)  # it sets the mode of a new node
     path.chmod(0o666)
     return path
 
