@@ -18,9 +18,11 @@ import pytest
 from tests.hosts.machines import copy
 from tests.schema import command_of, problems_of
 from vfioctl.app import main
+from vfioctl.domain.model.hook import SCRIPT
 from vfioctl.kernel.recorded import host as recorded
 from vfioctl.kernel.recorded import tree as recorded_tree
 from vfioctl.kernel.recorded.tree import Tree, parse
+from vfioctl.session import LEDGER
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -52,6 +54,18 @@ Golden = Callable[[str, str], None]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--renew-golden", action="store_true", help="write the golden files instead of comparing them")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def this_machine_stays_as_it_is() -> Iterator[None]:
+    """No test writes where commands write on a live host."""
+
+    def times() -> list[int]:
+        return [place.stat().st_mtime_ns if place.exists() else 0 for place in (LEDGER.parent, LEDGER, Path(SCRIPT))]
+
+    before = times()
+    yield
+    assert times() == before, f"a test has used {LEDGER} or {SCRIPT}"
 
 
 @pytest.fixture(autouse=True)

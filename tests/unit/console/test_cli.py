@@ -146,7 +146,7 @@ def test_examples_in_the_help_work(name: str, tmp_path: Path) -> None:
     shim.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.join(PROGRAM)} "$@"\n')
     shim.chmod(0o755)
     script = "\n".join(("set -eu -o pipefail", *lines))
-    environment = {**os.environ, "PATH": f"{shim.parent}:{os.environ['PATH']}"}
+    environment = {**os.environ, "PATH": f"{shim.parent}:{os.environ['PATH']}", "VFIOCTL_SIMULATE": "hgx8"}
     done = subprocess.run(
         ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
