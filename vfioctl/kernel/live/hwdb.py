@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from ctypes import c_void_p
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 PCI_IDS = (Path("/usr/share/misc/pci.ids"), Path("/usr/share/hwdata/pci.ids"))
@@ -22,19 +23,10 @@ def hardware_database(report_progress: Callable[[], None]) -> Names:
     return _udev(report_progress) or _pci_ids() or (lambda _modalias: {})
 
 
-class _Progress:
-    """Reports progress whenever an import looks for a module: on a busy machine all that pyudev needs take seconds."""
-
-    def __init__(self, report_progress: Callable[[], None]) -> None:
-        self._report = report_progress
-
-    def find_spec(self, *_: object) -> None:
-        self._report()
-
-
 @contextmanager
 def _reporting(report_progress: Callable[[], None]) -> Iterator[None]:
-    finder: Any = _Progress(report_progress)
+    """Report progress whenever an import looks for a module: on a busy machine all that pyudev needs take seconds."""
+    finder: Any = SimpleNamespace(find_spec=lambda *_: report_progress())
     sys.meta_path.insert(0, finder)
     try:
         yield
