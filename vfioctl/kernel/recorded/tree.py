@@ -188,7 +188,7 @@ def _take_path(tree: Tree, texts: _Texts, line: str) -> None:
     elif form == "%":
         tree.put_node(path, _node(value))
     else:
-        raise ValueError(f"unknown form: {form[:20]!r}")
+        raise ValueError(f"unknown form: {line.partition(' ')[2][:20]!r}")
 
 
 def _parts(line: str) -> tuple[str, str, str]:
@@ -268,7 +268,7 @@ def _is_below(path: str) -> bool:
 def _file_lines(path: str, text: str) -> Sequence[str]:
     if "\n" not in text:
         return (f"{_quoted(path)} = {_escape(text)}",)
-    return [f"{_quoted(path)} | {_escape(line)}" for line in text.split("\n")]
+    return tuple(f"{_quoted(path)} | {_escape(line)}" for line in text.split("\n"))
 
 
 def _escape(text: str) -> str:
@@ -278,7 +278,6 @@ def _escape(text: str) -> str:
     return "".join(c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode() for c in text)
 
 
-@lru_cache(maxsize=1 << 16)
 def _quoted(path: str) -> str:
     """A path without spaces: the driver of a watchdog is called `i6300ESB timer`."""
     return _escape(path).replace(" ", "\\x20")
