@@ -19,6 +19,7 @@ from tests.hosts.machines import copy
 from tests.schema import command_of, problems_of
 from vfioctl.app import main
 from vfioctl.domain.model.hook import SCRIPT
+from vfioctl.errors import BadDocument
 from vfioctl.kernel.recorded import host as recorded
 from vfioctl.kernel.recorded import tree as recorded_tree
 from vfioctl.kernel.recorded.tree import Tree, parse
@@ -84,16 +85,20 @@ def quiet_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def each_host_is_parsed_once() -> Iterator[None]:
     """Each command parses its simulated host anew; thousands of commands have the same few, or differ in few lines."""
-    known: dict[str, Tree] = {}
+
+    @lru_cache(maxsize=32)
+    def tree_of(text: str) -> Tree:
+        return parse(text, "")
 
     def parse_once(text: str, source: str) -> Tree:
-        if text not in known:
-            known[text] = parse(text, source)
-        return copy(known[text])
+        try:
+            return copy(tree_of(text))
+        except BadDocument:
+            return parse(text, source)  # raises it with the name of the file
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recorded, "parse", parse_once)
-        patch.setattr(recorded_tree, "_parts", lru_cache(maxsize=None)(recorded_tree._parts))
+        patch.setattr(recorded_tree, "_parts", lru_cache(maxsize=1 << 16)(recorded_tree._parts))
         yield
 
 

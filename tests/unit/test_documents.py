@@ -14,8 +14,8 @@ from vfioctl.subsystems import SUBSYSTEMS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = {str(path.relative_to(ROOT)): path for path in examples.documents()}
-# shell examples are always sessions: a bare script could not show what it prints
 GENERATED = generate.generated()
+# shell examples are always sessions: a bare script could not show what it prints
 LANGUAGES = {"", "console", "python", "text", "json", "toml", "xml"}
 
 
