@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +35,15 @@ FAILURES = {int(code) for code in re.findall(r"^\| (\d+) \|", _EXIT_CODES.read_t
 """The documented exit codes of failures."""
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 """Characters other than a newline that a terminal acts on: C0, DEL, C1."""
+
+
+def program_in(folder: Path) -> None:
+    """Write the program `vfioctl` into a folder. Where a command line names no host, it takes a simulated one: examples
+    of the help are run as they stand, and may not change this machine."""
+    program = folder / "vfioctl"
+    settings = f"VFIOCTL_SIMULATE=hgx8 PYTHONPATH={shlex.quote(str(ROOT))}"
+    program.write_text(f'#!/bin/sh\n{settings} exec {shlex.join(PROGRAM)} "$@"\n')
+    program.chmod(0o755)
 
 
 class Answer(NamedTuple):

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.hosts.machines import copy, original
-from tests.unit.conftest import PROGRAM, Run
+from tests.unit.conftest import PROGRAM, Run, program_in
 from vfioctl import sources
 from vfioctl.app import main, places
 from vfioctl.console.lazy import LazyGroup, built
@@ -141,12 +141,10 @@ class TestTable:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_examples_in_the_help_work(name: str, tmp_path: Path) -> None:
     lines = (group().load(name).epilog or "").splitlines()[1:]
-    shim = tmp_path / "bin" / "vfioctl"
-    shim.parent.mkdir()
-    shim.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.join(PROGRAM)} "$@"\n')
-    shim.chmod(0o755)
+    (tmp_path / "bin").mkdir()
+    program_in(tmp_path / "bin")
     script = "\n".join(("set -eu -o pipefail", *lines))
-    environment = {**os.environ, "PATH": f"{shim.parent}:{os.environ['PATH']}", "VFIOCTL_SIMULATE": "hgx8"}
+    environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )

@@ -6,7 +6,6 @@ import importlib
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 
 from tests.hosts.machines import copy, original
 from tests.schema import schema_problems
-from tests.unit.conftest import Answer, Golden, Run, timeless
+from tests.unit.conftest import Answer, Golden, Run, program_in, timeless
 from vfioctl import sources
 from vfioctl.console.lazy import App
 from vfioctl.core.change import Change
@@ -593,9 +592,7 @@ def test_examples_in_the_help_work(command: str, tmp_path: Path) -> None:
     found = next(each for each in app.registered_commands if (each.name or each.callback.__name__) == command)  # type: ignore[union-attr]
     lines = (found.epilog or "").splitlines()[1:]
     assert lines
-    shim = tmp_path / "vfioctl"
-    shim.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {sys.executable} -m vfioctl.app "$@"\n')
-    shim.chmod(0o755)
+    program_in(tmp_path)
     (tmp_path / "ml1.xml").write_text(XML.replace("web1", "ml1"))
     first = ["vfioctl domain define ml1.xml >/dev/null"] if command == "undefine" else []
     environment = {
@@ -604,8 +601,7 @@ def test_examples_in_the_help_work(command: str, tmp_path: Path) -> None:
         "VFIOCTL_CONNECT": URI,
     }
     for line in lines:
-        on_host = line if "--simulate" in line or "--host" in line else f"{line} --simulate hgx8"
-        script = "\n".join(("set -eu -o pipefail", *(f"{each} --simulate hgx8" for each in first), on_host))
+        script = "\n".join(("set -eu -o pipefail", *first, line))
         done = subprocess.run(
             ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.conftest import PROGRAM, Answer, Run
+from tests.unit.conftest import Answer, Run, program_in
 from vfioctl.console.choice import Choice
 from vfioctl.errors import KernelRefused, NoCapacity, StalePlan
 from vfioctl.host import Host
@@ -471,9 +470,7 @@ class TestHelp:
             yield from ((f"{verbs.name} {verb}", command.epilog or "") for verb, command in known.items())
 
     def test_every_example_works(self, tmp_path: Path) -> None:
-        shim = tmp_path / "vfioctl"
-        shim.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.join(PROGRAM)} "$@"\n')
-        shim.chmod(0o755)
+        program_in(tmp_path)
         seen = []
         for name, epilog in self.commands():
             lines = [line.strip() for line in epilog.splitlines()[1:]]
