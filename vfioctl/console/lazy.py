@@ -7,16 +7,18 @@ from __future__ import annotations
 import errno as errnos
 import importlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from enum import EnumType
+from functools import cache
 from typing import Annotated, Any, NamedTuple, TypeVar, cast
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.exceptions import TyperException
 from typer.main import get_command, get_command_name
+from typer.models import CommandInfo
 
 from vfioctl.console import options
 from vfioctl.console.choice import OPTIONS, Choice
@@ -143,10 +145,11 @@ class LazyGroup(Group):
     """A group that knows its commands by name and summary and imports one when it is called."""
 
     places: Mapping[str, Place]
+    _loaded: dict[tuple[str, str], TyperCommand]
 
     def know(self, places: Mapping[str, Place]) -> None:
         """Add commands by their locations."""
-        self.places = places
+        self.places, self._loaded = places, {}
         for name, place in places.items():
             self.add_command(TyperCommand(name, help=place.summary, rich_help_panel=place.panel))
 
@@ -157,32 +160,39 @@ class LazyGroup(Group):
     def load(self, name: str, words: Sequence[str] = ()) -> TyperCommand:
         """Import a command, and add the shared options. `words`: if they begin with a subcommand, only it is built."""
         module = importlib.import_module(self.places[name].module)
-        command = cast("TyperCommand", get_command(_with_subcommands(module, words[0] if words else "")))
-        for part in (command, *getattr(command, "commands", {}).values()):
-            part.params += [parameter for parameter in self.params if parameter.name in OPTIONS]
-            part.help = _flowing(part.help or "")
-        return command
+        wanted = words[0] if words and words[0] in subcommands(module) else ""
+        if (name, wanted) not in self._loaded:
+            command = cast("TyperCommand", get_command(_with_subcommands(module, wanted)))
+            for part in (command, *getattr(command, "commands", {}).values()):
+                part.params += [parameter for parameter in self.params if parameter.name in OPTIONS]
+                part.help = _flowing(part.help or "")
+            self._loaded[name, wanted] = command
+        return self._loaded[name, wanted]
+
+
+def subcommands(module: Any) -> Collection[str]:
+    """Return the names of the subcommands of a module's app; none if it is one command.
+
+    A group's `MODULES` names the modules that add its subcommands, if these are not in the module itself."""
+    if not module.app.registered_callback:
+        return ()
+    return {*getattr(module, "MODULES", ()), *map(_name_of, module.app.registered_commands)}
 
 
 def _with_subcommands(module: Any, wanted: str) -> typer.Typer:
-    """Return a module's app with the subcommand that is wanted, as typer takes a millisecond for each; or with all.
-
-    A group's `MODULES` names the modules that add its subcommands, if these are not in the module itself."""
+    """Return a module's app with the subcommand that is wanted, as typer takes a millisecond for each; or with all."""
     modules: Mapping[str, str] = getattr(module, "MODULES", {})
     app: typer.Typer = copy(module.app)
     app.registered_commands = [*app.registered_commands]
     for name in dict.fromkeys([modules[wanted]] if wanted in modules else modules.values()):
         importlib.import_module(name).add_to(app)
-    commands = [
-        command for command in app.registered_commands if (command.name or _name_of(command.callback)) == wanted
-    ]
-    if commands and app.registered_callback:
-        app.registered_commands = commands
+    if wanted:
+        app.registered_commands = [command for command in app.registered_commands if _name_of(command) == wanted]
     return app
 
 
-def _name_of(callback: Callable[..., Any] | None) -> str:
-    return get_command_name(callback.__name__) if callback else ""
+def _name_of(command: CommandInfo) -> str:
+    return command.name or (get_command_name(command.callback.__name__) if command.callback else "")
 
 
 def _flowing(text: str) -> str:
@@ -230,10 +240,15 @@ def vfioctl(  # noqa: PLR0913 - one for each option
 
 
 def built(places: Mapping[str, Place]) -> LazyGroup:
-    """Build the command `vfioctl` with its subcommands."""
+    """Return the command `vfioctl` with its subcommands. A process that runs several command lines builds each once."""
+    return _built(tuple(places.items()))
+
+
+@cache
+def _built(places: tuple[tuple[str, Place], ...]) -> LazyGroup:
     group = get_command(app)
     assert isinstance(group, LazyGroup)
-    group.know(places)
+    group.know(dict(places))
     return group
 
 

@@ -13,14 +13,21 @@ import traceback
 from pathlib import Path
 from typing import IO, NamedTuple
 
+import pyudev  # noqa: F401 - a worker imports it
+
 import vfioctl as package
-from vfioctl.app import main
+from vfioctl.app import main, places
+from vfioctl.console.lazy import built, subcommands
 
 LONGEST_SECONDS = 120.0
 
 for _module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
     # a command imports what it needs; each child would begin with that anew
     importlib.import_module(_module.name)
+for _name, _place in places().items():
+    # and so is what typer makes of it
+    for _word in ("", *subcommands(importlib.import_module(_place.module))):
+        built(places()).load(_name, [_word])
 
 
 class Answer(NamedTuple):
