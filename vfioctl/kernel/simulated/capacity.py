@@ -80,6 +80,8 @@ class Account:
         described = _descriptions(tree, self.parents)
         self._sizes = {kind: size for kind, text in described.items() if (size := _stated_size(text))}
         self._sizes |= _sizes_by_name(tree, card, self.parents)
+        self._sizes_in_use = [self._sizes[kind].memory for kind in self._all if kind in self._sizes]
+        self._whole = max((size.memory * size.most for size in self._sizes.values()), default=0)
         self._stated = {kind: _stated_amounts(text) for kind, text in described.items() if kind not in self._sizes}
         self._stock = self._kept_stock(tree) if self._stated else {}
 
@@ -101,11 +103,10 @@ class Account:
         return errnos.EUSERS if _SHARED in self._takes(kind) else errnos.ENOSPC
 
     def _room(self, size: Size) -> int:
-        sizes = [self._sizes[kind].memory for kind in self._all if kind in self._sizes]
+        sizes = self._sizes_in_use
         if self._facts.get("mixed_sizes") != "1" and any(memory != size.memory for memory in sizes):
             return 0
-        total = max(size.memory * size.most for size in self._sizes.values())
-        return max(0, min(size.most - sizes.count(size.memory), (total - sum(sizes)) // size.memory))
+        return max(0, min(size.most - sizes.count(size.memory), (self._whole - sum(sizes)) // size.memory))
 
     def _takes(self, kind: str) -> Mapping[str, int]:
         """How much of the stock a vGPU of this type uses; one unit if its description does not say."""
