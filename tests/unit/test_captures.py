@@ -60,11 +60,21 @@ def tree(capture: tuple[Path, Path]) -> Path:
     return capture[1]
 
 
-def listed(run: Run, place: str) -> Any:
-    return answered(run, f"inventory --all --json {place}").document
+@pytest.fixture(scope="module")
+def documents(capture: tuple[Path, Path]) -> dict[str, Any]:
+    """Of one capture, what was listed of each of its forms."""
+    return {}
 
 
-def test_each_function_is_listed_as_its_files_say(run: Run, place: str, tree: Path) -> None:
+@pytest.fixture
+def listed(run: Run, place: str, documents: dict[str, Any]) -> Any:
+    """The inventory of a capture, as a document."""
+    if place not in documents:
+        documents[place] = answered(run, f"inventory --all --json {place}").document
+    return documents[place]
+
+
+def test_each_function_is_listed_as_its_files_say(listed: Any, tree: Path) -> None:
     seen = {
         function["address"]: captures.Facts(
             vendor=function["vendor_id"],
@@ -77,19 +87,19 @@ def test_each_function_is_listed_as_its_files_say(run: Run, place: str, tree: Pa
             vfs=set(function["virtfns"]),
             pf=function["physfn"],
         )
-        for function in listed(run, place)["functions"]
+        for function in listed["functions"]
     }
     assert seen == captures.functions(tree)
 
 
-def test_each_group_has_the_members_of_its_directory(run: Run, place: str, tree: Path) -> None:
+def test_each_group_has_the_members_of_its_directory(listed: Any, tree: Path) -> None:
     functions = captures.functions(tree).keys()  # the vGPUs of a host have groups of their own
-    seen = {group["id"]: {*group["members"], *group["unread"]} for group in listed(run, place)["groups"]}
+    seen = {group["id"]: {*group["members"], *group["unread"]} for group in listed["groups"]}
     assert seen == {group: members for group, members in captures.groups(tree).items() if members & functions}
 
 
 @pytest.mark.skipif(not shutil.which("lspci"), reason="needs lspci")
-def test_lspci_reads_the_same_of_the_directory(run: Run, place: str, tree: Path) -> None:
+def test_lspci_reads_the_same_of_the_directory(listed: Any, tree: Path) -> None:
     functions = captures.functions(tree)
     assert {slot["Slot"]: slot for slot in _lspci(tree, functions)} == {
         function["address"]: _known(
@@ -101,7 +111,7 @@ def test_lspci_reads_the_same_of_the_directory(run: Run, place: str, tree: Path)
             NUMANode=function["numa_node"],
             IOMMUGroup=function["iommu_group"],
         )
-        for function in listed(run, place)["functions"]
+        for function in listed["functions"]
     }
 
 
