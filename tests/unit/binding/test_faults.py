@@ -1,7 +1,6 @@
 """Every bundled host, every GPU, each change: a fault, a death or a hang at each effect leaves *before* or *after*.
 
-Effects are writes, persistence modes and services. What may fail is left out of *after*, and told. GPUs of one host
-whose changes have the same effects, but for the addresses, share these out after the first GPU.
+Effects are writes, persistence modes and services. What may fail is left out of *after*, and told.
 """
 
 from __future__ import annotations
@@ -102,12 +101,6 @@ class Case:
         names = (step.target.rpartition("/")[2] for step in self.effects if step.target.startswith("/"))
         return frozenset((*names, *(step.action for step in self.effects)))
 
-    @property
-    def places(self) -> Sequence[int]:
-        """The effects to fail at, from 1: each one; one of them for a twin, another for the next."""
-        every = range(1, len(self.effects) + 1)
-        return every if self.twin == 0 else [every[self.twin % len(every)]]
-
     def fresh(self) -> Tree:
         """The host and the ledger as before the change."""
         self.write_ledger(self.saved)
@@ -185,9 +178,9 @@ def of_each_kind(scene: Sequence[Case]) -> list[Case]:
 def test_an_errno_at_each_effect_leaves_the_host_as_before_or_all_but_that_done(scene: Sequence[Case]) -> None:
     """Each errno for one of each set of twins, one of them for the others."""
     for case in scene:
-        for at in case.places:
+        for at, step in enumerate(case.effects, start=1):
             for number in ERRNOS if case.twin == 0 else [ERRNOS[case.twin % len(ERRNOS)]]:
-                (_goes_on if case.effects[at - 1].may_fail else _goes_back)(case, at, number)
+                (_goes_on if step.may_fail else _goes_back)(case, at, number)
 
 
 def _goes_back(case: Case, at: int, number: int) -> None:
@@ -225,7 +218,7 @@ def _goes_on(case: Case, at: int, number: int) -> None:
 @pytest.mark.parametrize("forward", [False, True])
 def test_death_after_each_effect_is_recovered(scene: Sequence[Case], forward: bool) -> None:
     for case in scene:
-        for at in case.places:
+        for at in range(1, len(case.effects) + 1):
             tree = case.fresh()
             _die_in(case, tree, at)
             heir = machine(tree, case.ledger)
@@ -261,7 +254,7 @@ def test_death_during_recovery_is_recovered_too(scene: Sequence[Case]) -> None:
 def test_a_second_fault_on_the_way_back_is_stuck_and_recovered(scene: Sequence[Case]) -> None:
     """Or told, where it is a thing that may fail."""
     for case in scene:
-        for at in (at for at in case.places if at > 1 and not case.effects[at - 1].may_fail):
+        for at in (at for at, step in enumerate(case.effects, start=1) if at > 1 and not step.may_fail):
             tree = case.fresh()
             host = case.host(tree, Fault(at, "errno", errno.EIO), Fault(at + 1, "errno", errno.EBUSY))
             with pytest.raises(VfioctlError) as caught:
@@ -311,8 +304,8 @@ class Watched(Simulated):
 
 def test_a_hang_at_each_effect_is_told_marked_and_recovered(scene: Sequence[Case]) -> None:
     for case in scene:
-        for at in case.places:
-            tree, step = case.fresh(), case.effects[at - 1]
+        for at, step in enumerate(case.effects, start=1):
+            tree = case.fresh()
             ticket = _hangs(case, tree, at)
             if step.action != "service":  # that it hangs is nothing against the device
                 _shows_what_is_wedged(case, tree, step)
@@ -329,7 +322,7 @@ def test_a_hang_at_each_effect_is_told_marked_and_recovered(scene: Sequence[Case
 
 def test_a_hang_ends_with_the_next_boot(scene: Sequence[Case]) -> None:
     for case in scene:
-        for at in case.places:
+        for at in range(1, len(case.effects) + 1):
             _hangs(case, case.fresh(), at)
             booted = copy(case.tree)
             booted.put("/proc/sys/kernel/random/boot_id", "11111111-1111-1111-1111-111111111111")
