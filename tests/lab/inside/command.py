@@ -24,10 +24,11 @@ LONGEST_SECONDS = 120.0
 for _module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
     # a command imports what it needs; each child would begin with that anew
     importlib.import_module(_module.name)
-for _name, _place in places().items():
+_group = built(places())
+for _name, _place in _group.places.items():
     # and so is what typer makes of it
     for _word in ("", *subcommands(importlib.import_module(_place.module))):
-        built(places()).load(_name, [_word])
+        _group.load(_name, [_word])
 
 
 class Answer(NamedTuple):
