@@ -57,13 +57,12 @@ KERNEL_ARGUMENTS = (
     # the first cgroup would patch an instruction of kmem_cache_alloc while all processors run it, which QEMU 7.2 may
     # not survive: they trap at it for ever
     "cgroup.memory=nokmem",
-    # under emulation these cost a fifth of all time: copying pages into huge ones, filling pages with zeros that are
-    # written to anyway, and protection from programs that nobody runs here
+    # under emulation these cost a fifth of the time of commands: copying pages into huge ones, filling pages with zeros
+    # that are written to anyway, and two checks on the way into and through the kernel
     "transparent_hugepage=never",
     "init_on_alloc=0",
     "hardened_usercopy=off",
     "randomize_kstack_offset=off",
-    "mitigations=off",
     "loglevel=5",
     "modprobe.blacklist=" + ",".join(NOT_AT_BOOT),
 )
