@@ -74,6 +74,7 @@ def _command(found: Found, devices: list[str], results: Path) -> list[str]:
     command += topology.MEMORY
     if not found.kvm:
         command.append("--disable-kvm")
+        devices = [*topology.emulator_arguments(), *devices]
     for argument in topology.KERNEL_ARGUMENTS:
         command += ["--append", argument]
     command += [f"--rwdir={RESULTS_IN_LAB}={results}", "--exec", f"bash {RESULTS_IN_LAB}/start.sh"]
