@@ -6,20 +6,49 @@ its fields anew each time."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import Field, fields, is_dataclass
 from json.encoder import encode_basestring as _string
 from operator import attrgetter
 from pathlib import PurePath
 from typing import Any
 
 _Writer = Callable[[Any], str]
+_MANY = 500
+"""Values that are written at once: the text of ten thousand functions takes as long to copy as to make."""
 
 
-def document_text(document: object, *, indented: bool = False) -> str:
+def document_text(document: object) -> str:
     """Return the document as JSON. The `alias` in the metadata of a field is its name there."""
-    text = _text(document)
-    return indented_text(text) if indented else text
+    return "".join(document_pieces(document))
+
+
+def document_pieces(document: object) -> Iterator[str]:
+    """Yield the text of `document_text` in pieces, so that a long one need not be in memory as a whole."""
+    if not is_dataclass(document):
+        yield _text(document)
+        return
+    before = "{"
+    for field in fields(document):
+        yield f"{before}{_name(field)}:"
+        yield from _value_pieces(getattr(document, field.name))
+        before = ","
+    yield "}"
+
+
+def _value_pieces(value: object) -> Iterator[str]:
+    if type(value) is not tuple or len(value) <= _MANY:
+        yield _text(value)
+        return
+    before = "["
+    for at in range(0, len(value), _MANY):
+        yield before + _sequence(value[at : at + _MANY])[1:-1]
+        before = ","
+    yield "]"
+
+
+def _name(field: Field[Any]) -> str:
+    return _string(field.metadata.get("alias", field.name))
 
 
 def indented_text(text: str) -> str:
@@ -49,8 +78,7 @@ def _writer(kind: type) -> _Writer:
         return lambda model: str(model.model_dump_json())
     if not is_dataclass(kind):
         raise TypeError(f"not serializable as JSON: {kind.__name__}")
-    names = [_string(field.metadata.get("alias", field.name)) for field in fields(kind)]
-    form = f"{{{','.join(f'{name}:%s' for name in names)}}}"
+    form = f"{{{','.join(f'{_name(field)}:%s' for field in fields(kind))}}}"
     # with the class as one more, because attrgetter returns a tuple only for several
     read = attrgetter(*(field.name for field in fields(kind)), "__class__")
 

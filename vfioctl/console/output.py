@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import StringIO, TextIOWrapper
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TextIO
 
@@ -87,9 +88,12 @@ def emit_json_text(text: str) -> None:
 
 def emit_document(document: object, *, compact: bool = False) -> None:
     """Write a document as JSON. `compact`: not indented, unless stdout is a terminal: twice as fast for long ones."""
-    from vfioctl.console.documents import document_text
+    from vfioctl.console.documents import document_pieces, document_text, indented_text
 
-    emit_json_text(document_text(document, indented=not compact or sys.stdout.isatty()))
+    if compact and not sys.stdout.isatty():
+        _emit_pieces(chain(map(json_text, document_pieces(document)), "\n"))
+    else:
+        emit_json_text(indented_text(document_text(document)))
 
 
 def emit_file(text: str) -> None:
@@ -122,8 +126,13 @@ def clear() -> None:
 
 def _emit(text: str) -> None:
     """Write results to stdout and flush them, so that a failure can be reported. Raises OutputLost, ReaderGone."""
+    _emit_pieces((text if text.endswith("\n") else f"{text}\n",))
+
+
+def _emit_pieces(pieces: Iterable[str]) -> None:
     with _reported():
-        sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+        for piece in pieces:
+            sys.stdout.write(piece)
         sys.stdout.flush()
 
 

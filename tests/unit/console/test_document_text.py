@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vfioctl.console.documents import document_text
+from vfioctl.console.documents import document_pieces, document_text, indented_text
 from vfioctl.units import CpuSet
 
 
@@ -43,7 +43,16 @@ def test_the_text_is_that_of_an_object_with_the_fields(kind: str, value: object)
     same = {"class": kind, "value": {"value": value}}
     document = Box(kind, Single(value))
     assert document_text(document) == json.dumps(same, separators=(",", ":"), ensure_ascii=False)
-    assert document_text(document, indented=True) == json.dumps(same, indent=2, ensure_ascii=False)
+    assert indented_text(document_text(document)) == json.dumps(same, indent=2, ensure_ascii=False)
+
+
+@pytest.mark.parametrize("count", [0, 1, 500, 501, 1000, 1001])
+def test_a_long_document_comes_in_pieces(count: int) -> None:
+    document = Box("long", tuple(Single(n) for n in range(count)))
+    pieces = list(document_pieces(document))
+    same = {"class": "long", "value": [{"value": n} for n in range(count)]}
+    assert "".join(pieces) == json.dumps(same, separators=(",", ":"))
+    assert max(map(len, pieces)) < 500 * len('{"value":1000},')
 
 
 @pytest.mark.parametrize(
