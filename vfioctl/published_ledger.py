@@ -38,8 +38,10 @@ class PublishedLedger:
                 hint="run it as root; that writes the file again",
             ) from None
 
-    def write(self, store: Callable[[], Store], records: Mapping[str, Record]) -> None:
-        """Write the document, unless it is as it should be already; remove that of a ledger that was set aside."""
+    def write(self, store: Callable[[], Store], records: Callable[[], Mapping[str, Record]]) -> None:
+        """Write the document, unless it is as it should be already; remove that of a ledger that was set aside.
+
+        A host without a ledger needs neither `store` nor `records`, whose imports take a fifth of a listing."""
         if self._file is None:
             return
         try:
@@ -52,7 +54,7 @@ class PublishedLedger:
             return
         from vfioctl.core.snapshot import publish
 
-        publish(store(), self._file, records, self._read_boot_id)
+        publish(store(), self._file, records(), self._read_boot_id)
 
     @property
     def is_newer(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import cached_property
@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # listings start faster without the store and the engine
     from vfioctl.core.published import Changes, MarkRow, Published
     from vfioctl.core.registry import Registry
     from vfioctl.core.reservations import Reservation
+    from vfioctl.core.snapshot import Record
     from vfioctl.core.store import Store
     from vfioctl.kernel.protocol import Kernel
 
@@ -190,8 +191,10 @@ class Session:
     def publish(self) -> None:
         """As root, write what other users may know of the ledger, if that is not what is published."""
         if os.geteuid() == 0:
-            records = {row.name: import_object(row.published) for row in self.subsystems if row.published}
-            self.published.write(lambda: self.store, records)
+            self.published.write(lambda: self.store, self._records)
+
+    def _records(self) -> Mapping[str, Record]:
+        return {row.name: import_object(row.published) for row in self.subsystems if row.published}
 
     @property
     def has_ledger(self) -> bool:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Never
 
 import pytest
 
@@ -37,6 +38,7 @@ from vfioctl.kernel.trusted import Untrusted, opened_directory, place_of
 from vfioctl.opening import CommandSession
 from vfioctl.placement.model.claims import Owner
 from vfioctl.placement.model.request import ClaimRequest
+from vfioctl.published_ledger import PublishedLedger
 from vfioctl.session import Session
 from vfioctl.signals import Interrupt
 
@@ -338,6 +340,12 @@ class TestPublication:
         machine.session.ledger.unlink()
         machine.session.publish()
         assert not machine.public.exists()
+
+    def test_needs_no_subsystem_without_a_ledger(self, tmp_path: Path) -> None:
+        def imported() -> Never:
+            raise AssertionError("a listing would wait for its import")
+
+        PublishedLedger(tmp_path / "public.json", tmp_path / "ledger.db", lambda: "boot").write(imported, imported)
 
     @pytest.mark.parametrize("line", ["inventory", "holders gpu0", "bind nonsense", "vgpu list"])
     def test_is_repeated_at_the_end_of_every_command(
