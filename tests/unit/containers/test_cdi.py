@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -341,6 +342,37 @@ class TestClaims:
         other = self.claim(run, "43:00.0")
         answer = run(f"oci inject {tmp_path} --claim {other} --json --simulate hgx8")
         assert (answer.code, answer.document["error"]["facts"]) == (4, {"claim": claim})
+
+    def test_what_changes_in_a_bundle_is_listed(self, run: Run, tmp_path: Path) -> None:
+        config = tmp_path / "config.json"
+        config.write_text(before := '{"ociVersion": "1.0.2", "process": {}, "linux": {}}')
+        claim = self.claim(run, "1b:00.0")
+        line = f"oci inject {tmp_path} --claim {claim} --simulate hgx8"
+        preview = run(f"{line} --dry-run")
+        assert "/dev/vfio/21" in preview.out
+        assert preview.err == "Nothing was changed: this is a dry run.\n"
+        assert config.read_text() == before
+        done = run(line)
+        assert (done.out, done.err) == (preview.out, "")
+        assert "/dev/vfio/21" in config.read_text()
+        assert run(line).out == f"{tmp_path}/config.json has the devices of claim {claim} already.\n"
+
+    def test_a_bundle_is_named_or_edited_on_stdin(
+        self, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config = tmp_path / "config.json"
+        config.write_text(before := '{"ociVersion": "1.0.2", "process": {}, "linux": {}}')
+        line = f"oci inject --claim {self.claim(run, '1b:00.0')} --simulate hgx8"
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(before.encode())))
+        edited = run(line)
+        assert config.read_text() == before
+        state = {"ociVersion": "1.0.2", "id": "x", "status": "creating", "pid": 7, "bundle": str(tmp_path)}
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(json.dumps(state).encode())))
+        assert run(line).code == 0
+        assert json.loads(edited.out) == json.loads(config.read_text()) != json.loads(before)
+        monkeypatch.setattr(sys, "stdin", None)
+        assert (refused := run(line)).code == 2
+        assert "name the bundle" in refused.err
 
     def test_a_damaged_ledger_costs_only_the_claims(self, run: Run, tmp_path: Path) -> None:
         self.claim(run, "1b:00.0")
