@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from vfioctl.binding.api import BindingApi
     from vfioctl.claims.api import ClaimsApi
     from vfioctl.containers.api import ContainersApi
-    from vfioctl.core.action import Progress
     from vfioctl.core.change import JournalEntry, Outcome, Plan, Repair
+    from vfioctl.core.events import Progress
     from vfioctl.domain.api import DomainApi
     from vfioctl.inventory.api import InventoryApi
     from vfioctl.inventory.model.functions import Inventory

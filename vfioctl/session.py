@@ -19,9 +19,9 @@ from vfioctl.published_ledger import PublishedLedger
 from vfioctl.subsystems import SUBSYSTEMS, Subsystem
 
 if TYPE_CHECKING:  # listings start faster without the store and the engine
-    from vfioctl.core.action import Progress
     from vfioctl.core.change import Draft, Intent, JournalEntry, Outcome, Plan
     from vfioctl.core.engine import Engine
+    from vfioctl.core.events import Progress
     from vfioctl.core.journal import Journal
     from vfioctl.core.published import Changes, MarkRow, Published
     from vfioctl.core.registry import Registry

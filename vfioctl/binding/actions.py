@@ -22,6 +22,9 @@ class Load(Action):
     def run(self, context: Context, step: Step) -> None:
         context.kernel.load(step.target)
 
+    def timeout(self, context: Context, step: Step) -> float | None:
+        return context.kernel.timeouts.load
+
     def describe(self, step: Step) -> str:
         return f"load the module {step.target}"
 
@@ -48,6 +51,9 @@ class PersistenceMode(Action):
     def run(self, context: Context, step: Step) -> None:
         context.kernel.persist(step.target, on=step.value == "1")
 
+    def timeout(self, context: Context, step: Step) -> float | None:
+        return context.kernel.timeouts.default
+
     def describe(self, step: Step) -> str:
         return f"persistence mode of {step.target} {'on' if step.value == '1' else 'off'}"
 
@@ -59,6 +65,9 @@ class Unit(Action):
 
     def run(self, context: Context, step: Step) -> None:
         context.kernel.set_unit(step.target, active=step.value == "active")
+
+    def timeout(self, context: Context, step: Step) -> float | None:
+        return context.kernel.timeouts.of("unit")
 
     def describe(self, step: Step) -> str:
         return f"systemctl {self.progress(step)}"
@@ -87,6 +96,9 @@ class GrantedLock(Action):
                     hint="an open file that no process shows, or a kernel user such as nvidia_drm: see dmesg",
                 )
             time.sleep(_PAUSE)
+
+    def timeout(self, context: Context, step: Step) -> float | None:
+        return context.settle
 
     def describe(self, step: Step) -> str:
         return f"{step.target} <- {step.value}"

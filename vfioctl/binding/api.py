@@ -13,8 +13,8 @@ from vfioctl.inventory.api import InventoryApi, Waiting, has_aliases, until_rele
 if TYPE_CHECKING:
     from vfioctl.binding.model.intents import BindIntent, ResetIntent, RomIntent, UnbindIntent
     from vfioctl.binding.model.rom import Rom
-    from vfioctl.core.action import Progress
     from vfioctl.core.change import Change, Draft, Intent, Plan
+    from vfioctl.core.events import Progress
     from vfioctl.inventory.api import Processes
     from vfioctl.inventory.model.functions import Function, Inventory
     from vfioctl.inventory.model.holders import Holders

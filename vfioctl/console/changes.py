@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from vfioctl.console.choice import on_this_host
@@ -14,8 +15,8 @@ from vfioctl.errors import VfioctlError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from vfioctl.core.action import Progress
-    from vfioctl.core.change import Outcome, Plan, Repair, Step
+    from vfioctl.core.change import Outcome, Plan, Repair
+    from vfioctl.core.events import Progress, StepEvent
     from vfioctl.core.registry import Registry
 
 
@@ -165,20 +166,20 @@ def tell_unfinished(session: Session, *, damage: bool = False) -> None:
 
 
 def progress_lines(session: Session) -> Progress:
-    """Return a progress callback that writes one line to stderr before each step, and before a rollback."""
-    return _ProgressLines(session.registry)
+    """Return a progress callback that writes a line to stderr before each step, a rollback, and a wait for the lock."""
+    return partial(_say_event, session.registry)
 
 
-class _ProgressLines:
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+def _say_event(registry: Registry, event: StepEvent) -> None:
+    if event.kind == "begin" and event.step:
+        say(f"[{event.number}/{event.total}] {registry.action(event.step).progress(event.step)}")
+    elif event.kind == "rollback":
+        say(f"{_failure(event)}, rolling back")
+    elif event.kind == "lock":
+        say(f"waiting for another vfioctl that is changing this host, for at most {event.timeout:g} s")
 
-    def __call__(self, step: Step, number: int, total: int) -> None:
-        say(f"[{number}/{total}] {self._registry.action(step).progress(step)}")
 
-    def rolling_back(self, failed: int | None, error: BaseException) -> None:
-        if failed:
-            why = f"failed at step {failed}"
-        else:
-            why = "verification failed" if isinstance(error, VfioctlError) else "interrupted"
-        say(f"{why}, rolling back")
+def _failure(event: StepEvent) -> str:
+    if event.step:
+        return f"failed at step {event.number}"
+    return "verification failed" if isinstance(event.error, VfioctlError) else "interrupted"

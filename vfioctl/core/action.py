@@ -4,24 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol
 
 from vfioctl.core.change import Intent, Step
 from vfioctl.kernel.protocol import Kernel
-
-
-class Progress(Protocol):
-    """Progress callback (step, index from 1, total), called before each step."""
-
-    def __call__(self, step: Step, number: int, total: int, /) -> None: ...
-
-
-@runtime_checkable
-class TellsRollback(Progress, Protocol):
-    """A progress callback that is also called before the steps of a rollback."""
-
-    def rolling_back(self, failed: int | None, error: BaseException) -> None:
-        """`failed`: the step that failed, from 1; None if none did: the verification failed, or an interrupt came."""
 
 
 @dataclass
@@ -59,6 +45,10 @@ class Action(Protocol):
         """Return the step as text for a progress line."""
         return self.describe(step)
 
+    def timeout(self, context: Context, step: Step) -> float | None:
+        """Return the seconds after which the step is given up; None if it has no limit, or none that is known."""
+        return None
+
 
 class Write(Action):
     """Writes a value to a kernel file once."""
@@ -67,6 +57,9 @@ class Write(Action):
 
     def run(self, context: Context, step: Step) -> None:
         context.kernel.write(step.target, step.value)
+
+    def timeout(self, context: Context, step: Step) -> float | None:
+        return context.kernel.timeouts.of(step.target)
 
     def describe(self, step: Step) -> str:
         return f"{step.target} <- {step.value.strip() or '(an empty line)'}"

@@ -6,10 +6,12 @@ made, rolled back or refused (logger `vfioctl.changes`)."""
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager
 
-from vfioctl.core.action import Context, Progress
+from vfioctl.core.action import Context
 from vfioctl.core.caller import this_process
-from vfioctl.core.change import Change, JournalState, Outcome, Plan, Repair, Result, Step
+from vfioctl.core.change import Change, JournalState, Outcome, Plan, Repair, Result
+from vfioctl.core.events import EventKind, Progress, StepEvent, notify
 from vfioctl.core.executor import Executor
 from vfioctl.core.journal import Journal
 from vfioctl.core.logs import log_done, log_failed
@@ -69,7 +71,7 @@ class Engine:
             return outcome_of(self._kernel, self._registry, plan, Result.NOTHING, began)
         refuse_unwritable(plan, self._kernel)
         store = self._journal.store
-        with self._kernel.exclusive(store.lock_file, wait=self._lock_wait), deferred(), store.one_connection():
+        with self._locked(progress), deferred(), store.one_connection():
             # under the lock, an open journal entry is unfinished: no other process is working on it
             self._refuse_outdated(plan)
             context = self._rollback.context(plan)
@@ -78,6 +80,12 @@ class Engine:
             )
             outcome = self._carry_out(entry, plan, context, progress)
             return outcome.model_copy(update={"seconds": time.monotonic() - began})
+
+    def _locked(self, progress: Progress | None) -> AbstractContextManager[None]:
+        def waiting() -> None:
+            notify(progress, StepEvent(EventKind.LOCK, timeout=self._lock_wait))
+
+        return self._kernel.exclusive(self._journal.store.lock_file, wait=self._lock_wait, waiting=waiting)
 
     def _refuse_outdated(self, plan: Plan) -> None:
         refuse_unfinished(self._registry, plan, self._journal, self._kernel)
@@ -103,7 +111,7 @@ class Engine:
             return ()
         if self._kernel.read_only:
             raise NotPermitted(self._kernel.read_only)
-        with self._kernel.exclusive(self._journal.store.lock_file, wait=self._lock_wait), deferred():
+        with self._locked(progress), deferred():
             return self._recovery.finish_all(forward=forward, progress=progress, of_this_boot=of_this_boot)
 
     def _carry_out(self, entry: int, plan: Plan, context: Context, progress: Progress | None) -> Outcome:
@@ -112,6 +120,7 @@ class Engine:
             left = executor.run(
                 self._registry.steps(plan.changes), self._noting(entry, plan, progress), check_interrupt=check_interrupt
             )
+            notify(progress, StepEvent(EventKind.VERIFY, timeout=context.settle))
             verified = verify_changes(self._registry, context, plan.changes)
             left += verified.left
             report = verify_checks(self._registry, context, plan)
@@ -127,6 +136,7 @@ class Engine:
                 raise meant from error
             raise
         self._close_done(entry, plan, [*executor.unreleased, *left])
+        notify(progress, StepEvent(EventKind.CLOSED))
         self._report_leftovers(plan, left)
         return Outcome(
             plan=plan,
@@ -143,10 +153,11 @@ class Engine:
         if not any(self._registry.resource(change).shared_place for change in plan.changes):
             return progress
 
-        def noting(step: Step, number: int, total: int) -> None:
-            self._journal.reach(entry, number)
+        def noting(event: StepEvent) -> None:
+            if event.kind == EventKind.BEGIN:
+                self._journal.reach(entry, event.number)
             if progress:
-                progress(step, number, total)
+                progress(event)
 
         return noting
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
-from vfioctl.core.action import Context, Progress
+from vfioctl.core.action import Context
 from vfioctl.core.change import Key, Phase, Plan
+from vfioctl.core.events import EventKind, Progress, StepEvent, notify
 from vfioctl.core.registry import Owned, Registry
 from vfioctl.errors import KernelRefused, Stuck, VfioctlError
 
@@ -34,28 +36,38 @@ class Executor:
         failures: list[str] = []
         for number, owned in enumerate(steps, start=1):
             check_interrupt()
-            if progress:
-                progress(owned.step, number, len(steps))
+            action = self._registry.action(owned.step)
+            event = StepEvent(EventKind.BEGIN, owned.step, number, len(steps))
+            notify(progress, event._replace(timeout=action.timeout(self.context, owned.step)))
             self.reached = self.under_way = number
+            end = event._replace(kind=EventKind.END)
             try:
-                self._registry.action(owned.step).run(self.context, owned.step)
-            except Stuck as error:
-                self._explain(error, owned)
-                raise
+                action.run(self.context, owned.step)
             except VfioctlError as error:
-                if isinstance(error, KernelRefused):
-                    resource = self._registry.resource(owned.change)
-                    if resource.is_done_anyway(self.context.kernel, owned.change, error):
-                        self.under_way = None
-                        continue
-                    self.reached = number - 1
-                if not owned.step.may_fail:
-                    self.refused = owned if isinstance(error, KernelRefused) else None
-                    raise
-                text = f"{error.message} ({error.kernel_said})" if error.kernel_said else error.message
-                (self.unreleased if owned.step.phase == Phase.RELEASE else failures).append(text)
+                if not self._is_done_anyway(owned, error):
+                    end = event._replace(kind=EventKind.FAILED, error=error)
+                    self._note_failure(owned, error, number)
+                    if isinstance(error, Stuck) or not owned.step.may_fail:
+                        with suppress(KeyboardInterrupt):  # the change ends anyway, and a Stuck must stay one
+                            notify(progress, end)
+                        raise
+                    text = f"{error.message} ({error.kernel_said})" if error.kernel_said else error.message
+                    (self.unreleased if owned.step.phase == Phase.RELEASE else failures).append(text)
             self.under_way = None
+            notify(progress, end)
         return failures
+
+    def _is_done_anyway(self, owned: Owned, error: VfioctlError) -> bool:
+        if not isinstance(error, KernelRefused):
+            return False
+        return self._registry.resource(owned.change).is_done_anyway(self.context.kernel, owned.change, error)
+
+    def _note_failure(self, owned: Owned, error: VfioctlError, number: int) -> None:
+        if isinstance(error, Stuck):
+            self._explain(error, owned)
+        elif isinstance(error, KernelRefused):
+            self.reached = number - 1
+            self.refused = None if owned.step.may_fail else owned
 
     def _explain(self, error: Stuck, owned: Owned) -> None:
         """Add the current holders of the device, which must release it."""

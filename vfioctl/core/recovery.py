@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from vfioctl.core.action import Progress
 from vfioctl.core.change import Change, JournalEntry, JournalState, Key, Outcome, Plan, Repair, Result
+from vfioctl.core.events import EventKind, Progress, StepEvent, notify
 from vfioctl.core.executor import untouched
 from vfioctl.core.journal import Journal
 from vfioctl.core.logs import log_done, log_failed
@@ -104,6 +104,7 @@ class Recovery:
             raise stuck(f"the change of {plan.listed} could not be finished: {error.message}", error) from error
         why, boot_id = "; ".join(filter(None, (entry.why, *left, *kept))), self._rollback.boot_id
         self._journal.end(entry.id, _STATES[result], boot_id=boot_id, now=now(), why=why, plan=plan)
+        notify(progress, StepEvent(EventKind.CLOSED))
         if result != Result.REBOOTED:
             self._rollback.mark_dead(plan)
         self._journal.unmark(plan.subjects, boot_id=boot_id)

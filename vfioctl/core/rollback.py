@@ -9,8 +9,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from vfioctl.core.action import Context, Progress, TellsRollback
+from vfioctl.core.action import Context
 from vfioctl.core.change import Change, JournalState, Key, Plan
+from vfioctl.core.events import EventKind, Progress, StepEvent, notify
 from vfioctl.core.executor import Executor, untouched, written
 from vfioctl.core.journal import Journal
 from vfioctl.core.marks import Mark, MarkKind
@@ -71,8 +72,9 @@ class Rollback:
             why = f"{why}; {dead_words(gone)}"
             if isinstance(error, VfioctlError):
                 error.message = why
-        if isinstance(progress, TellsRollback):
-            progress.rolling_back(executor.under_way, error)
+        failed = executor.under_way or 0
+        step = executor.context.steps[failed - 1] if failed else None
+        notify(progress, StepEvent(EventKind.ROLLBACK, step, failed, len(executor.context.steps), error=error))
         try:
             spare = untouched(self._registry, plan, executor.reached)
             begun = written(self._registry, plan, executor.reached)
@@ -87,6 +89,7 @@ class Rollback:
         back = [f"{plan.listed} put back as before"] if changes or not kept else []
         restored = "; ".join([*back, *(f"but {text}" for text in left), *kept])
         error.restored = restored if noted else f"{restored}; the journal could not be updated: vfioctl recover"  # type: ignore[union-attr]
+        notify(progress if noted else None, StepEvent(EventKind.CLOSED, error=error))
 
     def note(self, entry: int, state: JournalState, why: str) -> bool:
         """Write the entry's state; return whether that succeeded. A full disk must not hide the original error."""
@@ -148,6 +151,7 @@ class Rollback:
         steps = self._registry.steps(changes)
         executor = Executor(self._registry, context)
         left = executor.run(steps, progress, check_interrupt=lambda: None)
+        notify(progress, StepEvent(EventKind.VERIFY, timeout=context.settle))
         return [*executor.unreleased, *left, *verify_changes(self._registry, context, changes).left]
 
 

@@ -24,6 +24,9 @@ class _Order(Action):
         uri, *names = place_of(step.target, self.parts)
         context.kernel.tell_libvirt(uri, self.order, *self._arguments(names, step.value))
 
+    def timeout(self, context: Context, step: Step) -> float | None:
+        return context.kernel.timeouts.of("libvirt")
+
     def describe(self, step: Step) -> str:
         uri, *names = place_of(step.target, self.parts)
         return f"{self.words.format(*names)} at {uri}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -14,11 +14,15 @@ from vfioctl.kernel.trusted import KEEP_TO_ROOT, PRIVATE_DIRECTORY, PRIVATE_FILE
 
 
 @contextmanager
-def held(lock: Path, *, wait: float) -> Iterator[int]:
-    """Holds the lock; the value is its file descriptor. Raises Busy after `wait` seconds, NotPermitted."""
+def held(lock: Path, *, wait: float, waiting: Callable[[], None] | None = None) -> Iterator[int]:
+    """Holds the lock; the value is its file descriptor. `waiting` is called once if another process holds it. Raises
+    Busy after `wait` seconds, NotPermitted."""
     fd = _open(lock)
     try:
-        _acquire(fd, lock, time.monotonic() + wait)
+        if not _acquired(fd):
+            if waiting:
+                waiting()
+            _acquire(fd, lock, time.monotonic() + wait)
         with suppress(OSError):  # for the error message of another process; a full disk is no error
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
@@ -42,16 +46,21 @@ def _open(lock: Path) -> int:
 
 
 def _acquire(fd: int, lock: Path, until: float) -> None:
-    while True:
-        try:
-            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > until:
-                holder = os.pread(fd, 32, 0).decode(errors="replace").strip()
-                why = "another vfioctl is changing this host" + (f" (process {holder})" if holder else "")
-                hint = "wait for it to finish"
-                if holder.isdecimal() and not os.path.exists(f"/proc/{holder}"):
-                    why = f"a write that process {holder} started is still under way in the kernel"
-                    hint = "run recover when the holder has released the device, or after a reboot"
-                raise Busy(why, hint=hint, facts={"lock": str(lock), "pid": holder}) from None
-            time.sleep(0.02)
+    while not _acquired(fd):
+        if time.monotonic() > until:
+            holder = os.pread(fd, 32, 0).decode(errors="replace").strip()
+            why = "another vfioctl is changing this host" + (f" (process {holder})" if holder else "")
+            hint = "wait for it to finish"
+            if holder.isdecimal() and not os.path.exists(f"/proc/{holder}"):
+                why = f"a write that process {holder} started is still under way in the kernel"
+                hint = "run recover when the holder has released the device, or after a reboot"
+            raise Busy(why, hint=hint, facts={"lock": str(lock), "pid": holder})
+        time.sleep(0.02)
+
+
+def _acquired(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

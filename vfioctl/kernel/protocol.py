@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from vfioctl.errors import HostError, KernelRefused
 from vfioctl.kernel.open_nodes import Opened
+from vfioctl.kernel.timeouts import Timeouts
 
 PCI_DEVICES = "/sys/bus/pci/devices"
 PCI_DRIVERS = "/sys/bus/pci/drivers"
@@ -216,6 +217,11 @@ class Kernel(Reader, Protocol):
     def read_only(self) -> str:
         """The reason why this host cannot be changed; empty if it can."""
 
+    @property
+    def timeouts(self) -> Timeouts:
+        """How long the caller waits for a write, and for steps that take longer."""
+        return Timeouts()
+
     def writable(self, path: str) -> bool:
         """Whether this process may write the file."""
         return False
@@ -258,8 +264,11 @@ class Kernel(Reader, Protocol):
     def rom(self, address: str) -> bytes:
         """The content of the expansion ROM, which writes enable for the read. Raises KernelRefused, Stuck."""
 
-    def exclusive(self, lock: Path, *, wait: float) -> AbstractContextManager[None]:
-        """Holds the host's exclusive lock. Raises Busy when another process holds it for `wait` seconds."""
+    def exclusive(
+        self, lock: Path, *, wait: float, waiting: Callable[[], None] | None = None
+    ) -> AbstractContextManager[None]:
+        """Holds the host's exclusive lock. Raises Busy when another process holds it for `wait` seconds. `waiting` is
+        called once if another process holds it."""
         raise _unchanged(self, "it cannot be locked")
 
 

@@ -12,8 +12,8 @@ from vfioctl.vgpu.ledger.reading import recorded_if_possible
 from vfioctl.vgpu.model.vgpu import Strategy
 
 if TYPE_CHECKING:
-    from vfioctl.core.action import Progress
     from vfioctl.core.change import Draft, Intent, Outcome, Plan
+    from vfioctl.core.events import Progress
     from vfioctl.inventory.model.functions import Inventory
     from vfioctl.inventory.model.holders import Holders
     from vfioctl.session import Session

@@ -16,7 +16,8 @@ from tests.lab.inside.command import vfioctl
 from tests.lab.inside.conftest import Hold
 from tests.lab.inside.test_vfioctl import whole_vfioctl
 from tests.lab.inside.topology import Topology
-from vfioctl.core.change import JournalState, Result, Step
+from vfioctl.core.change import JournalState, Result
+from vfioctl.core.events import EventKind, StepEvent
 from vfioctl.core.marks import MarkKind
 from vfioctl.errors import DeviceInUse, Stuck, VfioctlError
 from vfioctl.host import Host
@@ -256,8 +257,8 @@ def _forced(host: Host, address: PciAddress) -> tuple[Stuck, float]:
     """What was raised, and how long after the write began."""
     began: list[float] = []
 
-    def progress(step: Step, _number: int, _total: int) -> None:
-        if step.target.endswith("/unbind"):
+    def progress(event: StepEvent) -> None:
+        if event.kind == EventKind.BEGIN and event.step and event.step.target.endswith("/unbind"):
             began.append(time.monotonic())
 
     plan = host.binding.plan_unbind([address], force_holders=True)

@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from tests.unit.conftest import PROGRAM, Answer, Run, answered
 from vfioctl.commands.apply import LARGEST
 from vfioctl.host import Host
+from vfioctl.kernel.lock import held
 from vfioctl.kernel.simulated.host import Simulated
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -293,6 +296,19 @@ class TestHistoryAndHosts:
         at = lines.index("failed at step 6, rolling back")
         assert lines[at - 1] == "[6/8] /sys/bus/pci/drivers/nvidia/unbind <- 0000:43:00.0"
         assert lines[at + 1] == "[1/4] /sys/bus/pci/devices/0000:43:00.0/driver_override <- (an empty line)"
+
+    def test_a_wait_for_another_change_is_reported(self, run: Run) -> None:
+        run("bind gpu1 --simulate hgx8")
+        (lock,) = Path(os.environ["XDG_STATE_HOME"]).rglob("*.db.lock")
+        with ExitStack() as other:
+            other.enter_context(held(lock, wait=0))
+            release = threading.Timer(0.1, other.close)
+            release.start()
+            answer = run("unbind gpu1 --simulate hgx8")
+            release.join()
+        assert answer.code == 0
+        first = "waiting for another vfioctl that is changing this host, for at most 10 s"
+        assert answer.err.splitlines()[0] == first
 
     def test_a_write_that_hangs_is_not_rolled_back(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("VFIOCTL_FAULTS", "4:hang")

@@ -32,9 +32,11 @@ from vfioctl.binding.model.binding import Binding
 from vfioctl.binding.model.intents import BindIntent
 from vfioctl.binding.resources.driver import binding_change, module_change
 from vfioctl.core.change import Change, Draft, JournalState, Phase, Plan, Result, Step
+from vfioctl.core.events import EventKind, StepEvent
 from vfioctl.core.journal import Journal
 from vfioctl.errors import (
     BadDocument,
+    Busy,
     HostError,
     KernelRefused,
     NotPermitted,
@@ -345,20 +347,33 @@ def drafted(plan: Plan, content: dict[str, object]) -> Draft:
     return Draft(**parts | content)
 
 
+AT_THE_END = (EventKind.VERIFY, EventKind.CLOSED)
+
+
+def steps_begun(events: Sequence[StepEvent]) -> list[Step]:
+    return [event.step for event in events if event.kind == EventKind.BEGIN and event.step]
+
+
 # -- the steps -------------------------------------------------------------------------------------------
 
 
 class TestTheSteps:
     def test_it_takes_the_steps_of_the_plan_in_order_and_tells_each_before(self, work: ScriptedHost) -> None:
-        told: list[tuple[Step, int, int, int]] = []
-        outcome = work.host.apply(
-            work.plan, progress=lambda step, number, total: told.append((step, number, total, len(work.kernel.writes)))
-        )
-        assert [step for step, *_ in told] == list(work.plan.steps)
-        assert [(number, total) for _, number, total, _ in told] == [
-            (number, len(work.plan.steps)) for number in range(1, len(work.plan.steps) + 1)
+        events: list[tuple[StepEvent, int]] = []
+        outcome = work.host.apply(work.plan, progress=lambda event: events.append((event, len(work.kernel.writes))))
+        total = len(work.plan.steps)
+        both = [(step, n, total) for n, step in enumerate(work.plan.steps, start=1)]
+        for kind in (EventKind.BEGIN, EventKind.END):
+            assert [(e.step, e.number, e.total) for e, _ in events if e.kind == kind] == both
+        assert [e.kind for e, _ in events] == [*[EventKind.BEGIN, EventKind.END] * total, *AT_THE_END]
+        assert [writes for e, writes in events if e.kind == EventKind.BEGIN and e.step in work.effects] == [
+            *range(work.writes)
         ]
-        assert [writes for step, *_, writes in told if step in work.effects] == [*range(work.writes)]
+        assert [e.at for e, _ in events] == sorted(e.at for e, _ in events)
+        limits = {
+            e.step.target.rpartition("/")[2]: e.timeout for e, _ in events if e.kind == EventKind.BEGIN and e.step
+        }
+        assert (limits["vfio-pci"], limits["unbind"]) == (60.0, 30.0)
         assert work.kernel.writes == [effect(step) for step in work.effects]
         assert outcome.plan == work.plan
         assert outcome.seconds > 0
@@ -568,9 +583,32 @@ def test_a_second_interrupt_waits_until_everything_is_back(fast_folder: Path) ->
     assert work.host.history()[0].state == JournalState.BACK
 
 
+def test_a_wait_for_the_lock_has_an_event(work: ScriptedHost) -> None:
+    events: list[StepEvent] = []
+    kernel, lock = work.host.session.kernel, work.host.session.store.lock_file
+    with kernel.exclusive(lock, wait=0), pytest.raises(Busy):
+        work.host.apply(work.plan, progress=events.append)
+    assert [(event.kind, event.timeout) for event in events] == [(EventKind.LOCK, 0.0)]
+
+
+def test_a_write_that_never_returns_ends_the_events(fast_folder: Path) -> None:
+    work = ScriptedHost(fast_folder / "x.db", faults=(Fault(5, HANG),))
+    events: list[StepEvent] = []
+
+    def interrupting(event: StepEvent) -> None:
+        events.append(event)
+        if event.kind == EventKind.FAILED:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Stuck) as caught:
+        work.host.apply(work.plan, progress=interrupting)
+    assert (events[-1].kind, events[-1].error) == (EventKind.FAILED, caught.value)
+    assert work.host.history()[0].state == JournalState.STUCK
+
+
 def test_a_bug_is_not_wrapped_and_leaves_the_journal_open(work: ScriptedHost) -> None:
-    def buggy(step: Step, number: int, total: int) -> None:
-        if number == 4:
+    def buggy(event: StepEvent) -> None:
+        if event.number == 4:
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -688,11 +726,19 @@ class TestRollback:
     def test_progress_tells_the_steps_back_too(self, fast_folder: Path) -> None:
         fatal = ScriptedHost(fast_folder / "y.db").effects[10]
         work = ScriptedHost(fast_folder / "x.db", faults=(Fault(11, "errno", errno.EIO),))
-        told: list[Step] = []
-        with pytest.raises(KernelRefused):
-            work.host.apply(work.plan, progress=lambda step, *_: told.append(step))
+        events: list[StepEvent] = []
+        with pytest.raises(KernelRefused) as caught:
+            work.host.apply(work.plan, progress=events.append)
         forth = [*work.plan.steps[: work.plan.steps.index(fatal) + 1]]
+        told = steps_begun(events)
         assert told[: len(forth)] == forth
+        rollback = next(n for n, event in enumerate(events) if event.kind == EventKind.ROLLBACK)
+        failed = events[rollback - 1]
+        assert (failed.kind, failed.step, failed.error) == (EventKind.FAILED, fatal, caught.value)
+        assert events[rollback][1:4] == (fatal, failed.number, failed.total)
+        assert events[rollback].error is caught.value
+        assert [event.kind for event in events[-2:]] == [*AT_THE_END]
+        assert events[-1].error is caught.value
         back = [step.target.rpartition("/")[2] for step in told[len(forth) :]]
         assert [name for name, _ in groupby(back)] == [
             "driver_override",
@@ -727,10 +773,12 @@ def died(ledger: Path, at: int) -> Iterator[ScriptedHost]:
 class TestRecovery:
     def test_forward_finishes_what_was_meant(self, fast_folder: Path) -> None:
         with died(fast_folder / "x.db", 5) as work:
-            told: list[int] = []
-            (outcome,) = work.host.recover(forward=True, progress=lambda _, number, __: told.append(number))
+            events: list[StepEvent] = []
+            (outcome,) = work.host.recover(forward=True, progress=events.append)
         assert outcome.result == Result.DONE
-        assert told == list(range(1, len(told) + 1))
+        begun = [event.number for event in events if event.kind == EventKind.BEGIN]
+        assert begun == list(range(1, len(begun) + 1))
+        assert [event.kind for event in events[-2:]] == [*AT_THE_END]
         assert work.host.inventory().by_address[GPU].driver == "vfio-pci"
         assert work.host.history()[0].state == JournalState.DONE
         work.host.apply(work.host.binding.plan_unbind([GPU]))
@@ -740,9 +788,11 @@ class TestRecovery:
         with died(fast_folder / "x.db", 2) as work:
             for path in (f"{PCI_DRIVERS}/vfio-pci", "/sys/module/vfio_pci"):
                 work.tree.remove(path)
-            told: list[Step] = []
-            work.host.recover(forward=True, progress=lambda step, *_: told.append(step))
-        assert [(step.phase, step.target) for step in told if step.action == "load"] == [(Phase.LOAD, "vfio-pci")]
+            events: list[StepEvent] = []
+            work.host.recover(forward=True, progress=events.append)
+        assert [(step.phase, step.target) for step in steps_begun(events) if step.action == "load"] == [
+            (Phase.LOAD, "vfio-pci")
+        ]
         assert work.host.inventory().by_address[GPU].driver == "vfio-pci"
 
     def test_keeps_its_hands_off_a_persistence_mode_that_is_not_nvidias_any_more(self, fast_folder: Path) -> None:

@@ -31,6 +31,7 @@ from vfioctl.binding.model.intents import BindIntent
 from vfioctl.binding.resources.driver import binding_change
 from vfioctl.core.action import Context
 from vfioctl.core.change import Change, JournalState, Phase, Result, Step
+from vfioctl.core.events import StepEvent
 from vfioctl.core.executor import Executor, untouched, written
 from vfioctl.core.registry import Owned
 from vfioctl.errors import DeviceInUse, HostError, KernelRefused, Stuck, VerifyError, VfioctlError
@@ -300,7 +301,7 @@ class Alone:
 
     def __init__(self) -> None:
         self.kernel = Simulated(copy(original("workstation")), "")
-        self.told: list[tuple[str, int, int, int]] = []
+        self.told: list[tuple[str, str, int, int, int]] = []
         self.checked = 0
 
     def take(self, *todo: Step, stop_at: int = 0) -> list[str]:
@@ -309,8 +310,9 @@ class Alone:
             if self.checked == stop_at:
                 raise KeyboardInterrupt
 
-        def tell(step: Step, number: int, total: int) -> None:
-            self.told.append((step.value, number, total, len(self.kernel.writes)))
+        def tell(event: StepEvent) -> None:
+            assert event.step
+            self.told.append((event.kind, event.step.value, event.number, event.total, len(self.kernel.writes)))
 
         self.executor = Executor(REGISTRY, Context(self.kernel, BindIntent(devices=()), settle=0.0))
         change = binding_change(GPU, Binding("nvidia"), Binding("vfio-pci", "vfio-pci"))
@@ -318,10 +320,15 @@ class Alone:
 
 
 class TestAlone:
-    def test_each_step_is_told_of_before_it_is_taken(self) -> None:
+    def test_each_step_has_an_event_before_and_after(self) -> None:
         work = Alone()
         assert work.take(*overriding("one", "two")) == []
-        assert work.told == [("one", 1, 2, 0), ("two", 2, 2, 1)]
+        assert work.told == [
+            ("begin", "one", 1, 2, 0),
+            ("end", "one", 1, 2, 1),
+            ("begin", "two", 2, 2, 1),
+            ("end", "two", 2, 2, 2),
+        ]
 
     def test_it_ends_with_the_first_that_fails(self) -> None:
         work = Alone()

@@ -17,6 +17,7 @@ from tests.toy.model import LabelIntent
 from tests.unit.conftest import Run
 from vfioctl import subsystems
 from vfioctl.core.change import JournalState, Plan, Result
+from vfioctl.core.events import EventKind, StepEvent
 from vfioctl.errors import BadDocument, KernelRefused, StalePlan, Stuck, Unfinished, VerifyError
 from vfioctl.host import Host
 from vfioctl.kernel.recorded.host import read_tree
@@ -129,13 +130,14 @@ class TestPlans:
 
 class TestChanges:
     def test_are_made_and_told(self, nursery: Nursery) -> None:
-        told: list[tuple[str, int, int]] = []
+        events: list[StepEvent] = []
         outcome = nursery.host.apply(
             nursery.toys.plan_label(TOYS, "new"),
-            progress=lambda step, number, total: told.append((step.subject, number, total)),
+            progress=events.append,
         )
         assert (outcome.result, nursery.labels) == (Result.DONE, ["new"] * 3)
-        assert told == [("bear", 1, 3), ("ball", 2, 3), ("boat", 3, 3)]
+        begun = [(e.step.subject, e.number, e.total) for e in events if e.kind == EventKind.BEGIN and e.step]
+        assert begun == [("bear", 1, 3), ("ball", 2, 3), ("boat", 3, 3)]
         assert [change.after for change in outcome.changes] == ["new"] * 3
         assert nursery.host.history()[0].plan.intent.title() == "label bear, ball, boat new"
         assert nursery.toys.plan_label(TOYS, "new").nothing_to_do

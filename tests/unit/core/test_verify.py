@@ -35,14 +35,14 @@ def test_only_a_driver_is_given_longer_to_answer(kind: str, timeout: float | Non
     """It may be starting, and holds its device's lock meanwhile."""
 
     class Recorded(Simulated):
-        timeouts: ClassVar[list[float | None]] = []
+        waits: ClassVar[list[float | None]] = []
 
         def survey(self, *args: Any, **options: Any) -> Any:
-            self.timeouts.append(options["timeout"])
+            self.waits.append(options["timeout"])
             return super().survey(*args, **options)
 
     read_changes(Recorded(copy(original("workstation")), ""), REGISTRY, [setting(kind)])
-    assert Recorded.timeouts == [timeout]
+    assert Recorded.waits == [timeout]
 
 
 def context(kernel: Simulated, settle: float = 0.0) -> Context:

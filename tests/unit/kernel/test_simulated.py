@@ -267,8 +267,14 @@ class TestFile:
     def test_the_hosts_lock_is_held_by_one(self, file: Path, tmp_path: Path) -> None:
         lock = tmp_path / "lock"
         first, second = Simulated.at(file), Simulated.at(file)
-        with first.exclusive(lock, wait=0), pytest.raises(Busy), second.exclusive(lock, wait=0):
+        waits: list[str] = []
+        with (
+            first.exclusive(lock, wait=0, waiting=lambda: waits.append("first")),
+            pytest.raises(Busy),
+            second.exclusive(lock, wait=0, waiting=lambda: waits.append("second")),
+        ):
             pytest.fail("held twice")
+        assert waits == ["second"]
         with simulated().exclusive(lock, wait=0), simulated().exclusive(lock, wait=0):
             pass  # in memory there is nobody else
 

@@ -36,8 +36,8 @@ from tests.hosts.vgpu_machines import (
     rows,
     vfs,
 )
-from vfioctl.core.action import Progress
 from vfioctl.core.change import JournalState, Result, Step
+from vfioctl.core.events import Progress, StepEvent
 from vfioctl.core.marks import MarkKind
 from vfioctl.errors import DeviceInUse, HostError, KernelRefused, NoCapacity, Stuck, Unfinished, VfioctlError
 from vfioctl.host import Host
@@ -202,12 +202,12 @@ def _interrupting(at: int) -> Progress:
     """An interrupt that comes just before that step, once."""
     over: list[int] = []
 
-    def tell(_step: Step, number: int, _total: int) -> None:
-        if number == at and not over:
-            over.append(number)
+    def interrupt(event: StepEvent) -> None:
+        if event.number == at and not over:
+            over.append(at)
             raise KeyboardInterrupt
 
-    return tell
+    return interrupt
 
 
 class Interrupted(Simulated):

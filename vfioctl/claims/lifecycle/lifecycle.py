@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from vfioctl.claims.ledger.ledger import Draft
     from vfioctl.claims.model.difference import Difference
-    from vfioctl.core.action import Progress
     from vfioctl.core.change import Plan
+    from vfioctl.core.events import Progress
     from vfioctl.inventory.model.functions import Inventory
     from vfioctl.placement.api import PlacementApi
     from vfioctl.placement.model.capacity import Capacity

@@ -19,8 +19,8 @@ from vfioctl.units import format_cpu_list, format_size
 
 if TYPE_CHECKING:
     from vfioctl.claims.lifecycle.lifecycle import Lifecycle
-    from vfioctl.core.action import Progress
     from vfioctl.core.change import Plan
+    from vfioctl.core.events import Progress
     from vfioctl.session import Session
 
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from vfioctl.containers.cdi.choose import Passthrough
     from vfioctl.containers.cdi.files import CdiFileFound
     from vfioctl.containers.cdi.intent import CdiIntent
-    from vfioctl.core.action import Progress
     from vfioctl.core.change import Outcome, Plan
+    from vfioctl.core.events import Progress
     from vfioctl.inventory.model.functions import Inventory
     from vfioctl.inventory.model.values import Subject
     from vfioctl.session import Session

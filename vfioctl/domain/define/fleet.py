@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from vfioctl.core.action import Progress
+from vfioctl.core.events import Progress
 from vfioctl.domain.define.fleet_plan import FleetPlanning
 from vfioctl.domain.model.fleet import FleetDocument, FleetItem, FleetSpec
 from vfioctl.domain.run.lifecycle import Lifecycle

@@ -18,8 +18,8 @@ from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.model.claims import Hugepages
 
 if TYPE_CHECKING:
-    from vfioctl.core.action import Progress
     from vfioctl.core.change import Plan
+    from vfioctl.core.events import Progress
     from vfioctl.domain.document.needs import Needs
     from vfioctl.placement.model.request import ClaimRequest
     from vfioctl.session import Session

@@ -13,8 +13,8 @@ from vfioctl.errors import BadDocument, BadSpec, ClaimConflict, Foreign
 from vfioctl.inventory.model.values import Subject
 
 if TYPE_CHECKING:
-    from vfioctl.core.action import Progress
     from vfioctl.core.change import Intent, Plan
+    from vfioctl.core.events import Progress
     from vfioctl.domain.model.hook import InstallHookIntent, RemoveHookIntent
     from vfioctl.session import Session
 

@@ -17,8 +17,8 @@ from vfioctl.errors import BadSpec, ClaimConflict, DeviceInUse, StalePlan, Unkno
 from vfioctl.signals import deferred
 
 if TYPE_CHECKING:
-    from vfioctl.core.action import Progress
     from vfioctl.core.change import Plan
+    from vfioctl.core.events import Progress
     from vfioctl.placement.model.placement import Placement
     from vfioctl.session import Session
 

@@ -50,6 +50,10 @@ class LiveChange:
     def read_only(self) -> str:
         return "a directory given with --root is read-only" if self._read_only else ""
 
+    @property
+    def timeouts(self) -> Timeouts:
+        return self._timeouts
+
     def write(self, path: str, value: str) -> None:
         if self._read_only:
             raise KernelRefused(path, errnos.EROFS, value)
@@ -147,8 +151,8 @@ class LiveChange:
         return called(self._workers, what, function, *args, timeout=timeout, fds=self._locks.fds, hint=hint)
 
     @contextmanager
-    def exclusive(self, lock: Path, *, wait: float) -> Iterator[None]:
-        with held(lock, wait=wait) as fd:
+    def exclusive(self, lock: Path, *, wait: float, waiting: Callable[[], None] | None = None) -> Iterator[None]:
+        with held(lock, wait=wait, waiting=waiting) as fd:
             if not self._read_only:
                 self._workers.warm()  # the fork server starts while the journal is written
             # a write under way keeps the lock if this process dies, so that nobody probes an intermediate state

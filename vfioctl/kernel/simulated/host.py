@@ -211,13 +211,16 @@ class Simulated(Recorded):
         return rules.vfio_group_ioctl_get_status(self.tree, group)
 
     @contextmanager
-    def exclusive(self, lock: Path, *, wait: float) -> Iterator[None]:
+    def exclusive(self, lock: Path, *, wait: float, waiting: Callable[[], None] | None = None) -> Iterator[None]:
         if self._file:
-            with held(lock, wait=wait):
+            with held(lock, wait=wait, waiting=waiting):
                 yield
             return
-        if not self._lock.acquire(timeout=wait):  # a host in memory is shared only by threads
-            raise Busy("another vfioctl is changing this host", hint="wait for it to finish")
+        if not self._lock.acquire(blocking=False):  # a host in memory is shared only by threads
+            if waiting:
+                waiting()
+            if not self._lock.acquire(timeout=wait):
+                raise Busy("another vfioctl is changing this host", hint="wait for it to finish")
         try:
             yield
         finally:

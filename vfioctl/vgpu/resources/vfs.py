@@ -142,5 +142,8 @@ class ManageVfs(Action):
         """Its exit status is ignored: the VFs are counted afterwards. Its output is shown when verification fails."""
         context.said = context.kernel.manage_vfs(step.target, on=step.value == "1")
 
+    def timeout(self, context: Context, step: Step) -> float | None:
+        return context.kernel.timeouts.of(NVIDIA_VFS)
+
     def describe(self, step: Step) -> str:
         return f"sriov-manage {'-e' if step.value == '1' else '-d'} {step.target}"
