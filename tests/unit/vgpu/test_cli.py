@@ -511,7 +511,7 @@ class TestCompletion:
     ("line", "advice"),
     [
         ("vgpu remove 05:02.0 --host mi300x-vf", "unload gim, which creates its VFs"),
-        ("vgpu remove 03:00.1 --host xe", "next:     vfioctl sriov off 0000:03:00.0 --foreign"),
+        ("vgpu remove 03:00.1 --host xe", "next:     vfioctl unbind 0000:03:00.1"),
     ],
 )
 def test_who_removes_one_vf_is_told_how_all_of_them_go(run: Run, line: str, advice: str) -> None:
@@ -519,3 +519,12 @@ def test_who_removes_one_vf_is_told_how_all_of_them_go(run: Run, line: str, advi
     assert answer.code == 2
     assert advice in answer.err
     assert ("unload gim" in answer.err) == ("mi300x" in line)
+
+
+def test_the_next_commands_of_removing_one_vf_lead_to_the_removal_of_all(run: Run) -> None:
+    followed = []
+    while (answer := run("vgpu remove 03:00.1 --json --simulate xe")).document["error"]["next_command"]:
+        followed.append(answer.document["error"]["next_command"].removesuffix(" --simulate xe"))
+        assert run(answer.document["error"]["next_command"].removeprefix("vfioctl ")).code == 0
+    assert followed == ["vfioctl unbind 0000:03:00.1", "vfioctl sriov off 0000:03:00.0 --foreign"]
+    assert not any(f["virtfns"] for f in run("inventory --all --json --simulate xe").document["functions"])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from typing import Never
 
 from vfioctl.core.change import Change, CheckRequest, Draft
 from vfioctl.errors import BadSpec, DeviceInUse, Foreign, UnknownDevice
+from vfioctl.inventory.model.functions import is_vfio_driver
 from vfioctl.inventory.model.holders import Holders
 from vfioctl.inventory.model.preconditions import holding, refuse, unread_notes
 from vfioctl.vgpu.model.intents import RemoveVgpuIntent
@@ -107,13 +109,18 @@ def _refuse_lasting(vgpu: Vgpu, vgpus: Vgpus) -> None:
             hint="stop the guest that has it open; there is no other way",
         )
     if vgpu.dialect not in (Dialect.MDEV, Dialect.VENDOR):
-        by_gim = any(card.id == vgpu.card and card.driver == "gim" for card in vgpus.cards)
-        foreign = " --foreign" if vgpu.owner != OURS else ""
-        raise BadSpec(
-            f"{vgpu.id} is a VF: VFs are removed together",
-            hint="unload gim, which creates its VFs when it is loaded" if by_gim else "turn off all VFs of the card",
-            next_command="" if by_gim else f"vfioctl sriov off {vgpu.card}{foreign}",
-        )
+        _refuse_one_vf(vgpu, vgpus)
+
+
+def _refuse_one_vf(vgpu: Vgpu, vgpus: Vgpus) -> Never:
+    foreign = " --foreign" if vgpu.owner != OURS else ""
+    hint, command = "turn off all VFs of the card", f"vfioctl sriov off {vgpu.card}{foreign}"
+    if passed_through := [vf.id for vf in vgpus.instances if vf.card == vgpu.card and is_vfio_driver(vf.driver or "")]:
+        hint = "give those on VFIO back to their driver, then turn off all VFs of the card"
+        command = f"vfioctl unbind {' '.join(passed_through)}"
+    if any(card.id == vgpu.card and card.driver == "gim" for card in vgpus.cards):
+        hint, command = "unload gim, which creates its VFs when it is loaded", ""
+    raise BadSpec(f"{vgpu.id} is a VF: VFs are removed together", hint=hint, next_command=command)
 
 
 def _removed(vgpu: Vgpu, texts: Texts, *, undefined: bool) -> Iterator[Change]:
