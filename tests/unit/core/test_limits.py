@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from tests.hosts.machines import unhurried
 from vfioctl import sources
@@ -109,6 +109,16 @@ class TestEach:
         for bad in ("", "abcd", "A", "a\n", 1, None, ["a"]):
             with pytest.raises(ValueError, match="must"):
                 Text(3, least=1, form=re.compile("^[a-z]*$")).read(bad)
+
+    def test_text_may_be_empty_unless_the_least_length_says_otherwise(self) -> None:
+        assert Text(3).read("") == ""
+        assert TypeAdapter(Annotated[str, Text(3)]).validate_python("") == ""
+
+    def test_a_rule_is_the_message_of_a_text_that_breaks_it(self) -> None:
+        with pytest.raises(ValidationError, match="three letters"):
+            TypeAdapter(Annotated[str, Text(3, rule="three letters")]).validate_python("abcd")
+        with pytest.raises(ValidationError, match="at most 3 characters"):
+            TypeAdapter(Annotated[str, Text(3)]).validate_python("abcd")
 
     def test_several(self) -> None:
         assert Several(2).read(["a", "b"]) == ("a", "b")

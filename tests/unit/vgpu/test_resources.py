@@ -9,7 +9,7 @@ import pytest
 
 from tests.hosts.machines import REGISTRY, copy, original
 from vfioctl.core.action import Context
-from vfioctl.core.change import Change, Key, Phase
+from vfioctl.core.change import Change, Key, Phase, Step
 from vfioctl.core.resource import Found
 from vfioctl.errors import DeviceInUse, KernelRefused, NoCapacity
 from vfioctl.inventory.model.values import PciAddress
@@ -32,6 +32,7 @@ from vfioctl.vgpu.model.kinds import (
     count_file,
     type_file,
 )
+from vfioctl.vgpu.resources.vfs import ManageVfs
 
 ONE = Uuid("4e8c5df7-c4fa-4719-904f-5579cd5ac35f")
 PF, VF = PciAddress("0000:41:00.0"), PciAddress("0000:41:00.4")
@@ -314,6 +315,12 @@ class TestDescribe:
         each = change(DEFINITION, OWN_FILE, PF, "", "{}")
         found = REGISTRY.resource(each).describe(each)
         assert (found.before, found.after) == ("none", "written")
+
+
+@pytest.mark.parametrize(("value", "option"), [("1", "-e"), ("0", "-d")])
+def test_sriov_manage_is_described_with_its_option(value: str, option: str) -> None:
+    step = Step(phase=Phase.CREATE, target=PF, value=value, why="")
+    assert ManageVfs().describe(step) == f"sriov-manage {option} {PF}"
 
 
 class TestExplain:
