@@ -216,6 +216,13 @@ class TestForgeries:
 class TestWhoIsInTheWay:
     HOLDER = Holder(address=GPU.address, kind=HolderKind.GUEST, pid=7, name="qemu", guest="win11", path="/dev/vfio/1")
 
+    @pytest.mark.parametrize("kind", [HolderKind.MDEV, HolderKind.VGPU, HolderKind.VF])
+    def test_a_function_with_vgpus_or_vfs_is_refused(self, kind: HolderKind) -> None:
+        other = Holder(address=AUDIO.address, kind=kind, name="a vGPU")
+        planned(GPU, AUDIO, holders=(other,), force_holders=True)
+        own = replace(other, address=GPU.address)
+        assert "a vGPU" in str(refused(DeviceInUse, GPU, AUDIO, holders=(own,), force_holders=True))
+
     def test_a_holder_refuses_it(self) -> None:
         error = refused(DeviceInUse, GPU, holders=(self.HOLDER,))
         assert "is held by qemu (process 7, guest win11): /dev/vfio/1" in error.message

@@ -403,6 +403,17 @@ class TestPublication:
             db.execute("UPDATE mark SET why = 'another reason'")
         assert not machine.session.published.is_newer
 
+    @pytest.mark.parametrize(
+        ("ledger", "log", "is_newer"), [(1, 1, True), (1, None, True), (2, 1, False), (1, 2, False), (3, 3, False)]
+    )
+    def test_is_newer_only_without_doubt(self, tmp_path: Path, ledger: int, log: int | None, is_newer: bool) -> None:
+        times = {"ledger.db": ledger, "ledger.db-wal": log, "public.json": 2}
+        for name, moment in times.items():
+            if moment is not None:
+                (tmp_path / name).touch()
+                os.utime(tmp_path / name, ns=(moment, moment))
+        assert published.is_newer(tmp_path / "public.json", tmp_path / "ledger.db") is is_newer
+
     def test_by_several_ends_with_what_the_ledger_says(self, shared: Path) -> None:
         machine = Machine(shared)
         machine.bind()

@@ -20,6 +20,13 @@ class Thing(Value):
     colour: Colour = Colour.RED
 
 
+def test_a_value_cannot_be_changed() -> None:
+    thing = Thing(size=2)
+    with pytest.raises(ValidationError, match="frozen"):
+        thing.size = 3
+    assert thing.size == 2
+
+
 @pytest.mark.parametrize(
     ("document", "said"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.unit.vgpu.test_placement import pool
+from vfioctl.vgpu.model.vgpu import VgpuCard
 from vfioctl.vgpu.placement.reserved import Reserved, kept_for, with_room_kept, without_claimed
 
 CARD = pool("mbochs", 4)
@@ -24,3 +25,17 @@ def test_what_room_is_kept_for_is_named_up_to_four() -> None:
 def test_what_reserves_no_room_leaves_the_cards_as_they_are() -> None:
     assert with_room_kept([CARD], ()) == (CARD,)
     assert without_claimed([CARD], [Reserved("vgpu-0", "mbochs", "of another driver")]) == (CARD,)
+
+
+def room(card: VgpuCard) -> dict[str, tuple[int, int | None]]:
+    return {kind.id: (kind.available.at_least, kind.available.at_most) for kind in card.types}
+
+
+def test_what_is_claimed_leaves_the_rest() -> None:
+    (card,) = without_claimed([pool("mbochs", 64)], RESERVED[:1])
+    assert room(card) == {"small": (15, 15), "medium": (3, 3), "large": (0, 0)}
+
+
+def test_a_card_with_too_little_for_what_is_claimed_has_room_for_nothing() -> None:
+    (card,) = without_claimed([pool("mbochs", 20)], RESERVED)
+    assert room(card) == {"small": (0, 0), "medium": (0, 0), "large": (0, 0)}
