@@ -1,0 +1,1 @@
+"""Frozen values of the overview. May not do input or output."""

@@ -1,0 +1,71 @@
+"""A host in one look. May not do input or output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from vfioctl.claims.model.claim import Claim
+from vfioctl.core.frozen import value_class
+from vfioctl.domain.model.listing import ListedDomain
+from vfioctl.inventory.model.functions import Inventory
+from vfioctl.inventory.model.holders import Holders
+from vfioctl.inventory.model.values import PciAddress
+from vfioctl.vgpu.model.vgpu import Vgpus
+
+
+class Part(StrEnum):
+    """A part of an overview, which may be missing alone."""
+
+    CLAIMS = "claims"
+    HOLDERS = "holders"
+    VGPUS = "vgpus"
+    DOMAINS = "domains"
+    CHANGES = "changes"
+    USAGE = "usage"
+
+
+@value_class
+class UnfinishedChange:
+    """A change that has begun and not ended."""
+
+    number: int
+    """its number in the journal"""
+    subjects: tuple[str, ...]
+    under_way: bool
+    """whether a living process is making it; false: it was interrupted, and `vfioctl recover` finishes it"""
+
+
+@value_class
+class Usage:
+    """How busy a GPU is, as NVML or its DRM driver reports it; None where it does not."""
+
+    source: str
+    """nvml, or the DRM driver"""
+    utilisation_percent: int | None = None
+    temperature_celsius: int | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overview:
+    """A host at one moment. Each part that is missing is empty, and `missing` says why."""
+
+    at: str
+    """when it was read: ISO 8601 in UTC, with milliseconds"""
+    inventory: Inventory
+    claims: tuple[Claim, ...] = ()
+    """the live claims, the newest first"""
+    holders: Holders = field(default_factory=lambda: Holders(devices=()))
+    """the holders of the GPUs, their cards and groups, and of mediated devices"""
+    vgpus: Vgpus = field(default_factory=Vgpus)
+    domains: tuple[ListedDomain, ...] = ()
+    unfinished: tuple[UnfinishedChange, ...] = ()
+    """the newest first"""
+    usage: Mapping[PciAddress, Usage] = field(default_factory=dict)
+    missing: Mapping[Part, str] = field(default_factory=dict)
+    """the parts that could not be read, or only in part, and why"""
+    read_only: str = ""
+    """why nothing can be changed here; empty if it can"""
