@@ -33,7 +33,7 @@ document = tomllib.load(open("pyproject.toml", "rb"))
 project = document["project"]
 parts = {
     "dev": project["dependencies"] + document["dependency-groups"]["dev"],
-    "run": project["dependencies"] + document["build-system"]["requires"],
+    "run": project["dependencies"] + project["optional-dependencies"]["tui"] + document["build-system"]["requires"],
     "libvirt": project["optional-dependencies"]["libvirt"],
     "mutants": document["dependency-groups"]["mutants"],
 }
