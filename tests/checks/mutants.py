@@ -43,6 +43,7 @@ TESTS = {
         "vgpu/test_restore.py",
         "commands/test_history.py",
         "claims/test_ledger.py",
+        "domain/test_provisioning.py",
     ),
     "vfioctl/binding/plan": (
         "binding/test_plan*.py",
@@ -69,6 +70,8 @@ TESTS = {
         "core/test_resources.py",
         "vgpu/test_persistent.py",
         "vgpu/test_cli.py",
+        "vgpu/test_restore.py",
+        "vgpu/test_plan.py",
     ),
 }
 """The tests of each part, the fastest first: the first failure ends a mutant."""

@@ -305,6 +305,7 @@ class TestKeeping:
         """sriov-manage binds those of nvidia."""
         notes = plan(host(driver=driver), 4).notes
         assert any("binds no drivers to the VFs" in note for note in notes) is is_said
+        assert any("sriov-manage takes the GPU from its driver" in note for note in notes) is not is_said
         assert not any("binds no drivers" in note for note in plan(host(4, driver=driver), 4, ours=False).notes)
 
     def test_vfs_that_are_there_may_be_kept_too(self) -> None:
