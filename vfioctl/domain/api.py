@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vfioctl.domain.model.build import Comparison
     from vfioctl.domain.model.finding import CheckDocument
     from vfioctl.domain.model.fleet import FleetSpec
+    from vfioctl.domain.model.listing import DomainListDocument, DomainShowDocument
     from vfioctl.domain.model.spec import DomainSpec
     from vfioctl.domain.model.verification import Verification
     from vfioctl.domain.probe.domains import Domains
@@ -102,6 +103,19 @@ class DomainApi:
         from vfioctl.domain.check.checker import defined
 
         return defined(self._session.kernel, connect, name)
+
+    def listing(self, *, connect: str = "") -> DomainListDocument:
+        """Return the domains that the libvirt with this URI has, and their claims. Raises HostError, MissingLibrary."""
+        from vfioctl.domain.probe.listing import list_document
+
+        libvirt = self.domains.libvirt(connect)
+        return list_document(libvirt, self.domains.known(libvirt), self.held(connect=connect))
+
+    def shown(self, name: str, *, connect: str = "") -> DomainShowDocument:
+        """Return a domain by its name or UUID, with its documents. Raises UnknownDomain, HostError, MissingLibrary."""
+        from vfioctl.domain.probe.listing import show_document
+
+        return show_document(self.domains.find(name, connect), self.held(connect=connect))
 
     @cached_property
     def domains(self) -> Domains:

@@ -95,18 +95,15 @@ _SHOW = """
 
 def list_domains(ctx: typer.Context, *, connect: Connect = "", as_json: AsJson = False) -> None:
     """List libvirt's domains with their claims, devices, vCPUs, memory and NUMA nodes."""
-    api = DomainApi(opened(ctx))
-    domains = api.domains
-    libvirt, held = domains.libvirt(connect), api.held(connect=connect)
-    known = domains.known(libvirt)
-    from vfioctl.domain.render.domains import domains_table, list_document
-
+    listing = DomainApi(opened(ctx)).listing(connect=connect)
     if as_json:
-        emit_document(list_document(libvirt, known, held))
-    elif known:
-        draw(domains_table(known, held, width=width()))
+        emit_document(listing)
+    elif listing.domains:
+        from vfioctl.domain.render.domains import domains_table
+
+        draw(domains_table(listing.domains, width=width()))
     else:
-        emit(f"No domains at {libvirt.uri}.")
+        emit(f"No domains at {listing.uri}.")
 
 
 def show(
@@ -120,13 +117,12 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one domain: claim, devices, memory, and the CPUs of its vCPUs."""
-    api = DomainApi(opened(ctx))
-    domain, held = api.domains.find(name, connect), api.held(connect=connect)
-    from vfioctl.domain.render.domains import domain_page, show_document
-
+    shown = DomainApi(opened(ctx)).shown(name, connect=connect)
     if as_json:
-        emit_document(show_document(domain, held))
+        emit_document(shown)
     elif xml:
-        emit_file(domain.domain.xml)
+        emit_file(shown.live or shown.defined)
     else:
-        draw(domain_page(domain, held))
+        from vfioctl.domain.render.domains import domain_page
+
+        draw(domain_page(shown.domain))

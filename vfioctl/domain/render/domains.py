@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group as Stack
@@ -13,8 +13,7 @@ from rich.text import Text
 
 from vfioctl.console.columns import Column, Whole, fact_grid, note_lines, table
 from vfioctl.console.words import counted, plain
-from vfioctl.domain.model.listing import DomainListDocument, DomainPin, DomainShowDocument, ListedDomain
-from vfioctl.units import format_cpu_list, format_size
+from vfioctl.units import format_size
 
 if TYPE_CHECKING:
     from vfioctl.domain.document.summary import Changed
@@ -22,12 +21,8 @@ if TYPE_CHECKING:
     from vfioctl.domain.model.finding import CheckDocument, Finding
     from vfioctl.domain.model.fleet import FleetDocument
     from vfioctl.domain.model.layout import Choice
-    from vfioctl.domain.model.libvirt import Libvirt
-    from vfioctl.domain.probe.domains import Known
+    from vfioctl.domain.model.listing import ListedDomain
 
-Held = Mapping[str, Sequence[str]]
-"""The ids of the claims that domains hold, by the domain's name."""
-NONE: Held = {}
 _COLUMNS = (
     Column("NAME"),
     Column("STATE"),
@@ -41,13 +36,12 @@ _COLUMNS = (
 _STATES = {"running": "running", "defined": "defined, not running", "transient": "running, and gone when it stops"}
 
 
-def domains_table(known: Sequence[Known], held: Held = NONE, *, width: int) -> RenderableType:
+def domains_table(domains: Sequence[ListedDomain], *, width: int) -> RenderableType:
     """Render domains in the order given, for `width` columns."""
-    return Stack(*table(_COLUMNS, [_row(domain, held) for domain in known], width))
+    return Stack(*table(_COLUMNS, [*map(_row, domains)], width))
 
 
-def _row(known: Known, held: Held) -> tuple[str, ...]:
-    domain = listed(known, held)
+def _row(domain: ListedDomain) -> tuple[str, ...]:
     unclear = f"its document cannot be read: {plain(domain.unknown)}" if domain.unknown else ""
     return (
         plain(domain.name),
@@ -61,9 +55,8 @@ def _row(known: Known, held: Held) -> tuple[str, ...]:
     )
 
 
-def domain_page(known: Known, held: Held = NONE) -> RenderableType:
+def domain_page(domain: ListedDomain) -> RenderableType:
     """Render one domain."""
-    domain = listed(known, held)
     return Stack(Text(f"Domain {plain(domain.name)}", style="bold"), fact_grid(_facts(domain), style="bold"))
 
 
@@ -81,40 +74,6 @@ def _facts(domain: ListedDomain) -> Iterator[tuple[str, str]]:
     yield "memory", format_size(domain.memory_bytes) if domain.memory_bytes else ""
     yield "host nodes", domain.nodes
     yield "guest nodes", str(domain.cells or "")
-
-
-def listed(known: Known, held: Held = NONE) -> ListedDomain:
-    """Return a domain as `list --json` has it. `held`: the claims of domains; one that runs shows all of its own."""
-    domain, says, unknown = known
-    claims = held.get(domain.name, ()) if domain.is_active else ()
-    named = says.mark.claim if says else ""
-    pins = sorted(says.pins.items()) if says else ()
-    return ListedDomain(
-        name=domain.name,
-        uuid=domain.uuid,
-        state=domain.state,
-        ours=bool(says and says.mark.is_own),
-        claim=" ".join(dict.fromkeys(filter(None, (named, *claims)))),
-        template=says.mark.template if says else "",
-        devices=says.host_devices if says else (),
-        vcpus=(says.vcpus or 0) if says else 0,
-        memory_bytes=(says.memory or 0) if says else 0,
-        cells=len(says.cells) if says else 0,
-        nodes=format_cpu_list(says.host_nodes) if says else "",
-        pins=tuple(DomainPin(vcpu=vcpu, cpus=format_cpu_list(cpus)) for vcpu, cpus in pins),
-        unknown=unknown,
-    )
-
-
-def list_document(libvirt: Libvirt, known: Sequence[Known], held: Held = NONE) -> DomainListDocument:
-    """Return the document of `list --json`."""
-    domains = tuple(listed(domain, held) for domain in known)
-    return DomainListDocument(uri=libvirt.uri, libvirt=libvirt.version, hypervisor=libvirt.hypervisor, domains=domains)
-
-
-def show_document(known: Known, held: Held = NONE) -> DomainShowDocument:
-    """Return the document of `show --json`."""
-    return DomainShowDocument(domain=listed(known, held), live=known.domain.live, defined=known.domain.defined)
 
 
 _DOMAIN, _VOLUMES = Column("DOMAIN"), Column("NEW VOLUMES")
