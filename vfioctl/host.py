@@ -189,7 +189,7 @@ class Host:
         return self.session.journal.delete(entries) if entries else 0
 
     def unfinished(self) -> tuple[JournalEntry, ...]:
-        """Return the interrupted changes, the newest first."""
+        """Return the unfinished changes, the newest first: interrupted, or under way (`JournalEntry.under_way`)."""
         return self.session.unfinished()
 
     def read_plan(self, text: str | bytes) -> Plan:

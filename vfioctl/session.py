@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # listings start faster without the store and the engine
     from vfioctl.core.engine import Engine
     from vfioctl.core.events import Progress
     from vfioctl.core.journal import Journal
-    from vfioctl.core.published import Changes, MarkRow, Published
+    from vfioctl.core.published import BeingChanged, MarkRow, OpenChange, Published
     from vfioctl.core.registry import Registry
     from vfioctl.core.reservations import Reservation
     from vfioctl.core.snapshot import Record
@@ -154,16 +154,29 @@ class Session:
 
         return self.ask_ledger(ask, lambda document: document.marks, ())
 
-    def being_changed(self) -> tuple[tuple[str, ...], ...]:
-        """Return the subjects of each interrupted change, the newest first, without reading it. Raises StoreDamaged."""
+    def being_changed(self) -> tuple[BeingChanged, ...]:
+        """Return each change that is under way or was interrupted, the newest first, without parsing its plan.
 
-        def ask(store: Store) -> Changes:
+        Raises StoreDamaged, KernelRefused."""
+        changes = self._told()
+        ended = changes and changes[0].process is None  # or it has ended since it was read: no process makes it then
+        return self._told() if ended else changes
+
+    def _told(self) -> tuple[BeingChanged, ...]:
+        from vfioctl.core.caller import is_making
+        from vfioctl.core.published import BeingChanged
+
+        def ask(store: Store) -> tuple[OpenChange, ...]:
             from vfioctl.core.snapshot import read_unfinished
 
             return read_unfinished(store)
 
-        none: Changes = ()
-        return tuple(subjects for _, subjects in self.ask_ledger(ask, lambda document: document.unfinished, none))
+        none: tuple[OpenChange, ...] = ()
+        changes = self.ask_ledger(ask, lambda document: document.unfinished, none)
+        makers = (change.pid if is_making(change.pid, change.began, change.lock) else None for change in changes)
+        return tuple(
+            BeingChanged(change.journal, change.subjects, maker) for change, maker in zip(changes, makers, strict=True)
+        )
 
     def acting_for(self, reservation: str) -> Self:
         """Return a session whose changes are made for this reservation, which does not refuse them."""
@@ -207,7 +220,7 @@ class Session:
             ) from None
 
     def unfinished(self) -> tuple[JournalEntry, ...]:
-        """Return the interrupted changes, the newest first. Raises StoreDamaged."""
+        """Return the changes that are under way or were interrupted, the newest first. Raises StoreDamaged."""
         return self.journal.unfinished() if self.has_ledger else ()
 
     def plan(self, draft: Draft) -> Plan:

@@ -48,7 +48,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "settings": ("errors", "config", "core.limits", "core.locations", "core.value", "subsystems"),
     "journald": ("console.words",),
-    "core": ("errors", "signals", "untrusted_text", "kernel.protocol", "kernel.lenient", *WRITES),
+    "core": ("errors", "signals", "untrusted_text", "kernel.protocol", "kernel.lenient", "kernel.lock_holder", *WRITES),
     "console": ("errors", "units", "core", "kernel.files", "kernel.recorded.bundled"),
     "published_ledger": ("errors", "core"),
     "session": ("errors", "config", "settings", "kernel", "core", "subsystems", "published_ledger"),

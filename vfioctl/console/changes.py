@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from vfioctl.core.change import Outcome, Plan, Repair
     from vfioctl.core.events import Progress, StepEvent
+    from vfioctl.core.published import BeingChanged
     from vfioctl.core.registry import Registry
 
 
@@ -34,7 +35,7 @@ class Session(Protocol):
 
     def marks(self) -> Sequence[object]: ...
 
-    def being_changed(self) -> tuple[tuple[str, ...], ...]: ...
+    def being_changed(self) -> tuple[BeingChanged, ...]: ...
 
     def from_ledger(self, ask: Callable[[], T], empty: T) -> tuple[T, str]: ...
 
@@ -147,22 +148,27 @@ def tell_all(session: Session, outcomes: Sequence[Outcome]) -> None:
 
 
 def tell_unfinished(session: Session, *, damage: bool = False) -> None:
-    """Warn on stderr about each interrupted change: a listing may then show a half-done state.
+    """Warn on stderr about each unfinished change: a listing may then show a half-done state.
 
     Also about a configuration that cannot be used. `damage`: also about a ledger that cannot be read; pages that list
     warnings say it themselves."""
     if session.problem:
         say(f"vfioctl: {session.problem}")
-    none: tuple[tuple[str, ...], ...] = ()
+    none: tuple[BeingChanged, ...] = ()
     no_marks: Sequence[object] = ()
     changes, problem = session.from_ledger(session.being_changed, none)
     if damage:
         problem = problem or session.from_ledger(session.marks, no_marks)[1]  # an unknown boot has unknown marks
     if problem and damage:
         say(f"vfioctl: {problem}")
-    for subjects in changes:
-        devices = ", ".join(subjects)
-        say(f"vfioctl: a change of {devices} was interrupted; to finish it: {on_this_host('vfioctl recover')}")
+    for change in changes:
+        say(f"vfioctl: a change of {', '.join(change.subjects)} {_how_it_stands(change)}")
+
+
+def _how_it_stands(change: BeingChanged) -> str:
+    if change.under_way:
+        return f"is under way (process {change.process})"
+    return f"was interrupted; to finish it: {on_this_host('vfioctl recover')}"
 
 
 def progress_lines(session: Session) -> Progress:

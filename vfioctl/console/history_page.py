@@ -27,7 +27,7 @@ _COLUMNS = (
     Column("WHAT"),
 )
 _STATES = {
-    JournalState.OPEN: "open: under way, or cut short; vfioctl recover finishes a change that was interrupted",
+    JournalState.OPEN: "open: interrupted, or made by a process that is not seen here; vfioctl recover finishes it",
     JournalState.DONE: "done",
     JournalState.BACK: "back: the host was put back as before",
     JournalState.STUCK: "stuck: it could not be put back; vfioctl recover tries again",
@@ -58,7 +58,7 @@ def change_page(entry: JournalEntry, registry: Registry) -> RenderableType:
 
 
 def _about(entry: JournalEntry) -> Iterator[tuple[str, str]]:
-    yield "state", _STATES[entry.state]
+    yield "state", "under way: a process is making it" if entry.under_way else _STATES[entry.state]
     if entry.why:
         yield "reason", entry.why
     if entry.reached is not None:
@@ -80,7 +80,8 @@ def _caller(caller: Caller) -> str:
 
 def _row(entry: JournalEntry) -> tuple[str, ...]:
     began, ended, what = clock(entry.began), clock(entry.ended or ""), plain(entry.plan.intent.title())
-    return str(entry.id), began, entry.state, _who(entry.caller), entry.plan.id, ended, what
+    state = "under way" if entry.under_way else entry.state
+    return str(entry.id), began, state, _who(entry.caller), entry.plan.id, ended, what
 
 
 def _who(caller: Caller) -> str:

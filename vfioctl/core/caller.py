@@ -6,7 +6,10 @@ import os
 import pwd
 import shlex
 import sys
+from datetime import datetime
 from typing import TYPE_CHECKING
+
+from vfioctl.kernel.lock_holder import holds_lock
 
 if TYPE_CHECKING:
     from vfioctl.core.change import Caller
@@ -34,6 +37,20 @@ def is_running(pid: int) -> bool:
     except (PermissionError, OverflowError):
         return True
     return True
+
+
+def is_making(pid: int | None, began: str, lock: int) -> bool:
+    """Return whether this process is still making the newest change, which began then.
+
+    `lock`: the inode of the host's lock.
+
+    False if in doubt, as for a process of another PID namespace: "interrupted" only sends people to `recover`, which
+    waits for the lock, while "under way" would have them wait for a process that is gone."""
+    try:
+        since = datetime.fromisoformat(began).timestamp()
+    except (ValueError, OverflowError):
+        return False
+    return pid is not None and pid > 0 and holds_lock(pid, lock, since=since)
 
 
 def _user() -> str:

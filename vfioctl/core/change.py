@@ -245,6 +245,9 @@ class JournalEntry(Value):
     reached: int | None = Field(None, description="the last step that was begun, where it is recorded")
     caller: Caller = Field(default=Caller(), description="who made the change")
     made_for: str = Field(default="", description="the reservation that it was made for, as `claim 1a2b3c4d`")
+    under_way: bool = Field(
+        default=False, description="a living process is making it; an open change that is not under way was interrupted"
+    )
 
     @property
     def devices(self) -> frozenset[str]:

@@ -9,10 +9,11 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from vfioctl.core.caller import is_making
 from vfioctl.core.change import Caller, JournalEntry, JournalState, Plan
 from vfioctl.core.marks import Mark, MarkKind, marks_in
 from vfioctl.core.registry import Registry
-from vfioctl.core.snapshot import read_marks
+from vfioctl.core.snapshot import lock_inode, read_marks
 from vfioctl.core.store import Store
 from vfioctl.errors import BadDocument, Unfinished
 
@@ -21,9 +22,11 @@ _BEGIN = """
     INSERT INTO journal (plan, state, boot_id, began, user, sudo_user, pid, command, made_for)
     VALUES (:plan, 'open', :boot_id, :began, :user, :sudo_user, :pid, :command, :made_for)
 """
-_NEWEST = f"SELECT {_COLUMNS} FROM journal WHERE began >= ? ORDER BY id DESC LIMIT ?"  # noqa: S608 - constants
+_NAMES = (*_COLUMNS.split(", "), "is_newest")
+_ROW = f"{_COLUMNS}, id = (SELECT max(id) FROM journal)"  # noqa: S608 - constants
+_NEWEST = f"SELECT {_ROW} FROM journal WHERE began >= ? ORDER BY id DESC LIMIT ?"  # noqa: S608 - constants
 _UNFINISHED = f"""
-    SELECT {_COLUMNS} FROM journal WHERE id IN (SELECT journal FROM under_change) ORDER BY id DESC
+    SELECT {_ROW} FROM journal WHERE id IN (SELECT journal FROM under_change) ORDER BY id DESC
 """  # noqa: S608 - constants
 _REFERENCES = """
     SELECT tables.name, key."from" FROM sqlite_schema AS tables JOIN pragma_foreign_key_list(tables.name) AS key
@@ -74,7 +77,7 @@ class Journal:
     def entries(self, *, most: int = -1, since: str = "") -> tuple[JournalEntry, ...]:
         """Return at most `most` entries that began at `since` or later, the newest first; all if `most` is negative."""
         limit = min(most, sys.maxsize)  # SQLite's largest integer
-        return self.store.read(lambda db: self._entries(db.execute(_NEWEST, (since, limit))), ())
+        return self._settled(_NEWEST, since, limit)
 
     def needed(self) -> frozenset[int]:
         """Return the numbers of the entries that records refer to: unfinished ones, and what `unbind` must know."""
@@ -89,7 +92,7 @@ class Journal:
 
     def unfinished(self) -> tuple[JournalEntry, ...]:
         """Return the open and the stuck changes, the newest first."""
-        return self.store.read(lambda db: self._entries(db.execute(_UNFINISHED)), ())
+        return self._settled(_UNFINISHED)
 
     def mark(self, marks: Iterable[Mark], *, boot_id: str) -> None:
         """Mark devices as wedged or dead in this boot. A new mark of a device replaces the old one."""
@@ -113,14 +116,33 @@ class Journal:
             db.execute("DELETE FROM mark WHERE boot_id != ?", (boot_id,))
         self._publish()
 
+    def _settled(self, query: str, *values: object) -> tuple[JournalEntry, ...]:
+        """Return these entries, the newest first. Read again if the first ended before its process was looked at."""
+        none: tuple[JournalEntry, ...] = ()
+
+        def ask(db: sqlite3.Connection) -> tuple[JournalEntry, ...]:
+            return self._entries(db.execute(query, values))
+
+        entries = self.store.read(ask, none)
+        return self.store.read(ask, none) if entries and self._has_ended(entries[0]) else entries
+
+    def _has_ended(self, entry: JournalEntry) -> bool:
+        if entry.state != JournalState.OPEN or entry.under_way or entry.caller.pid is None:
+            return False
+        query = "SELECT 1 FROM journal WHERE id = ? AND state = 'open'"
+        return not self.store.read(lambda db: db.execute(query, (entry.id,)).fetchone(), None)
+
     def _entries(self, rows: sqlite3.Cursor) -> tuple[JournalEntry, ...]:
         return tuple(map(self._entry, rows.fetchall()))  # parsing plans is no part of the time that SQLite may take
 
     def _entry(self, row: tuple[Any, ...]) -> JournalEntry:
-        columns = dict(zip(_COLUMNS.split(", "), row, strict=True))
+        columns = dict(zip(_NAMES, row, strict=True))
         caller = Caller.model_validate({name: columns.pop(name) for name in Caller.model_fields})
         plan = plan_in(self._registry, columns["id"], columns.pop("plan"))
-        return JournalEntry(**columns, plan=plan, caller=caller)
+        # each change holds the host's lock: an older one that is open was given up, whatever its process does now
+        may_be = columns.pop("is_newest") and columns["state"] == JournalState.OPEN
+        under_way = bool(may_be) and is_making(caller.pid, columns["began"], lock_inode(self.store))
+        return JournalEntry(**columns, plan=plan, caller=caller, under_way=under_way)
 
 
 def plan_in(registry: Registry, entry: int, text: str) -> Plan:

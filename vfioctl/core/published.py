@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, Self
 from vfioctl.kernel.trusted import read_published
 from vfioctl.untrusted_text import parse_json
 
-VERSION = 1
+VERSION = 2
+_READABLE = (1, 2)
+"""Version 1 does not say which process makes a change."""
 MOST_BYTES = 16 << 20
-Changes = tuple[tuple[int, tuple[str, ...]], ...]
-"""The number of each unfinished change, and its subjects."""
 
 
 class MarkRow(NamedTuple):
@@ -38,13 +38,51 @@ class MarkRow(NamedTuple):
         return cls(*row)
 
 
+class OpenChange(NamedTuple):
+    """An unfinished change, and what tells whether a process is still making it; see `is_making`."""
+
+    journal: int
+    """Its number in the journal."""
+    subjects: tuple[str, ...]
+    pid: int | None = None
+    """The process that began it; None for a change that no process can be making: it is stuck, or not the newest."""
+    began: str = ""
+    lock: int = 0
+    """The inode of the host's lock, which other users may not look at."""
+
+    @classmethod
+    def checked(cls, document: Mapping[str, Any]) -> Self:
+        """Return the change in this document; version 1 has no process. Raises ValueError, TypeError, KeyError."""
+        pid, (began,) = document.get("pid"), texts([document.get("began", "")], 1)
+        return cls(
+            int(document["journal"]),
+            texts(document["subjects"]),
+            None if pid is None else int(pid),
+            began,
+            int(document.get("lock", 0)),
+        )
+
+
+class BeingChanged(NamedTuple):
+    """An unfinished change as a listing tells it."""
+
+    number: int
+    subjects: tuple[str, ...]
+    process: int | None
+    """The living process that is making it; None: it was interrupted."""
+
+    @property
+    def under_way(self) -> bool:
+        return self.process is not None
+
+
 class Published(NamedTuple):
     """What root has published of its ledger."""
 
     boot_id: str
     """The boot that the marks and records are of."""
     marks: tuple[MarkRow, ...] = ()
-    unfinished: Changes = ()
+    unfinished: tuple[OpenChange, ...] = ()
     records: Mapping[str, Any] = {}
     """What each subsystem publishes, by the subsystem's name."""
 
@@ -55,7 +93,7 @@ class Published(NamedTuple):
                 "version": VERSION,
                 "boot_id": self.boot_id,
                 "marks": [mark._asdict() for mark in self.marks],
-                "unfinished": [{"journal": number, "subjects": subjects} for number, subjects in self.unfinished],
+                "unfinished": [change._asdict() for change in self.unfinished],
                 "records": self.records,
             },
             indent=1,
@@ -77,7 +115,7 @@ def read(path: str, boot_id: str | None = None) -> Published:
     """Read the document, which must be of this boot if one is given. Raises OSError, ValueError."""
     try:
         document = parse_json(read_published(path, MOST_BYTES), most=MOST_BYTES)
-        if document["version"] != VERSION:
+        if document["version"] not in _READABLE:
             raise ValueError("another version of vfioctl wrote it")
         (strings,) = texts([document["boot_id"]], 1)
         if boot_id not in (None, strings):
@@ -85,7 +123,7 @@ def read(path: str, boot_id: str | None = None) -> Published:
         return Published(
             strings,
             tuple(MarkRow.checked(mark[name] for name in MarkRow._fields) for mark in document["marks"]),
-            tuple((int(change["journal"]), texts(change["subjects"])) for change in document["unfinished"]),
+            tuple(OpenChange.checked(change) for change in document["unfinished"]),
             dict(document["records"]),
         )
     except (TypeError, LookupError, AttributeError):

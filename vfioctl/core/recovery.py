@@ -14,7 +14,7 @@ from vfioctl.core.reading import read_facts
 from vfioctl.core.registry import Registry
 from vfioctl.core.rollback import Rollback, now, stuck
 from vfioctl.core.verify import is_done, verify_checks
-from vfioctl.errors import Stuck, VfioctlError
+from vfioctl.errors import Busy, Stuck, VfioctlError
 from vfioctl.kernel.protocol import Kernel
 
 _STATES = {
@@ -58,6 +58,7 @@ class Recovery:
 
     def _planned(self, entry: JournalEntry, *, forward: bool) -> Repair:
         try:
+            self._refuse_under_way(entry)
             self._refuse_wedged(entry)
             result = self._result(entry, forward=forward)
             changes = self._changes(entry, result)
@@ -110,6 +111,11 @@ class Recovery:
         self._journal.unmark(plan.subjects, boot_id=boot_id)
         outcome = outcome_of(self._kernel, self._registry, plan, result, began)
         return outcome.model_copy(update={"notes": tuple(kept)}) if kept else outcome
+
+    def _refuse_under_way(self, entry: JournalEntry) -> None:
+        """Raise Busy for a change that another process is making. Under the host's lock, no other process is."""
+        if entry.under_way:
+            raise Busy(f"a change of {entry.plan.listed} is under way (process {entry.caller.pid})")
 
     def _refuse_wedged(self, entry: JournalEntry) -> None:
         """Raise Stuck while an abandoned write is still in the kernel: reading the device would block too."""

@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from sqlite3 import Connection
 
-from vfioctl.core.published import MOST_BYTES, Changes, MarkRow, Published
+from vfioctl.core.published import MOST_BYTES, MarkRow, OpenChange, Published
 from vfioctl.core.store import Store
 from vfioctl.errors import VfioctlError
 from vfioctl.kernel.files import write_into
@@ -20,7 +20,10 @@ Record = Callable[[Connection, str], object]
 """Returns a subsystem's part of what is published, as JSON has it, from the ledger and the boot id."""
 _LOCK_SECONDS = 2.0
 _MARKS = "SELECT subject, kind, since, why, ticket FROM mark WHERE boot_id = ? ORDER BY subject"
-_UNFINISHED = "SELECT journal, subject FROM under_change ORDER BY journal DESC, rowid"
+_UNFINISHED = """
+    SELECT journal, subject, began, CASE WHEN state = 'open' AND id = (SELECT max(id) FROM journal) THEN pid END
+    FROM under_change JOIN journal ON id = journal ORDER BY journal DESC, under_change.rowid
+"""
 
 
 def read_marks(store: Store, *, boot_id: str) -> tuple[MarkRow, ...]:
@@ -28,9 +31,17 @@ def read_marks(store: Store, *, boot_id: str) -> tuple[MarkRow, ...]:
     return store.read(lambda db: marks_in(db, boot_id), ())
 
 
-def read_unfinished(store: Store) -> Changes:
+def read_unfinished(store: Store) -> tuple[OpenChange, ...]:
     """Return the unfinished changes, the newest first, without parsing their plans. Raises StoreDamaged."""
-    return store.read(unfinished_in, ())
+    return store.read(lambda db: unfinished_in(db, lock_inode(store)), ())
+
+
+def lock_inode(store: Store) -> int:
+    """Return the inode of the host's lock; 0 if there is none."""
+    try:
+        return os.stat(store.lock_file).st_ino
+    except OSError:
+        return 0
 
 
 def marks_in(db: Connection, boot_id: str) -> tuple[MarkRow, ...]:
@@ -38,10 +49,13 @@ def marks_in(db: Connection, boot_id: str) -> tuple[MarkRow, ...]:
     return tuple(map(MarkRow.checked, db.execute(_MARKS, (boot_id,))))
 
 
-def unfinished_in(db: Connection) -> Changes:
-    """Return the unfinished changes, the newest first."""
-    rows = groupby(db.execute(_UNFINISHED), key=lambda row: row[0])
-    return tuple((number, tuple(subject for _, subject in alike)) for number, alike in rows)
+def unfinished_in(db: Connection, lock: int) -> tuple[OpenChange, ...]:
+    """Return the unfinished changes, the newest first. `lock`: the inode of the host's lock."""
+    changes = []
+    for number, rows in groupby(db.execute(_UNFINISHED), key=lambda row: row[0]):
+        (_, first, began, pid), *others = rows
+        changes.append(OpenChange(number, (first, *(row[1] for row in others)), pid, began, lock))
+    return tuple(changes)
 
 
 def publish(store: Store, file: Path, records: Mapping[str, Record], boot_id: Callable[[], str]) -> None:
@@ -74,6 +88,6 @@ def _is(file: Path, text: bytes) -> bool:
 def _published(store: Store, records: Mapping[str, Record], boot_id: str) -> Published:
     def ask(db: Connection) -> Published:
         own = {name: record(db, boot_id) for name, record in records.items()}
-        return Published(boot_id, marks_in(db, boot_id), unfinished_in(db), own)
+        return Published(boot_id, marks_in(db, boot_id), unfinished_in(db, lock_inode(store)), own)
 
     return store.read(ask, Published(boot_id))

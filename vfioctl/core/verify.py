@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from vfioctl.core.change import Change, Key, Plan
 from vfioctl.core.journal import Journal, unfinished_error
 from vfioctl.core.reading import read_changes, read_facts
 from vfioctl.core.registry import Registry
-from vfioctl.errors import BadDocument, KernelRefused, NotPermitted, StalePlan, VerifyError
+from vfioctl.errors import BadDocument, Busy, KernelRefused, NotPermitted, StalePlan, VerifyError
 from vfioctl.kernel.protocol import Kernel
 
 
@@ -22,7 +23,9 @@ def refuse_forged(registry: Registry, plan: Plan) -> None:
 
 
 def refuse_unfinished(registry: Registry, plan: Plan, journal: Journal, kernel: Kernel) -> None:
-    """Raise Unfinished if an earlier change of one of the plan's devices, or of a related one, was interrupted."""
+    """Raise Unfinished if an earlier change of one of the plan's devices, or of a related one, was interrupted.
+
+    Raises Busy if another process is still making it."""
     unfinished = journal.unfinished()
     if not unfinished:
         return
@@ -31,6 +34,11 @@ def refuse_unfinished(registry: Registry, plan: Plan, journal: Journal, kernel: 
         concerned |= set(registry.source(fact.kind).relatives(kernel, fact))
     for entry in unfinished:
         if cut_short := [subject for subject in entry.plan.subjects if subject in concerned]:
+            if entry.under_way and entry.caller.pid != os.getpid():  # the caller does not hold the host's lock
+                raise Busy(
+                    f"a change of {', '.join(cut_short)} is under way (process {entry.caller.pid})",
+                    hint="wait for it to finish",
+                )
             raise unfinished_error(cut_short)
 
 

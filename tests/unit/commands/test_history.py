@@ -169,7 +169,7 @@ class TestShow:
             "by       unknown\n",
             "command  unknown\n",
             "ended    not yet\n",
-            "state    open: under way, or cut short",
+            "state    open: interrupted, or made by a process that",
         ):
             assert text in told
 

@@ -44,7 +44,7 @@ from vfioctl.signals import Interrupt
 
 GPU = "0000:01:00.0"
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n"
-NONE: tuple[tuple[str, ...], ...] = ()
+NONE: tuple[published.BeingChanged, ...] = ()
 
 
 @pytest.fixture
@@ -200,7 +200,7 @@ class TestAnotherUser:
 
         marks, changes, shown, warnings, problem = as_nobody(look)
         assert marks == [[GPU, "wedged", "it hangs"]]
-        assert [GPU in subjects for subjects in changes] == [True]
+        assert [GPU in subjects for _, subjects, _ in changes] == [True]
         assert (shown, warnings, problem) == (["it hangs"], [], "")
         assert as_nobody(machine.ledger.read_text) == "PermissionError"
 
@@ -310,7 +310,7 @@ class TestPublication:
             machine.bind()
         found = published.read(str(machine.public))
         assert [mark.kind for mark in found.marks] == ["wedged"]
-        assert [number for number, _ in found.unfinished] == [1]
+        assert [change.journal for change in found.unfinished] == [1]
         assert found.boot_id == machine.session.boot_id
 
     def test_is_read_up_to_16_mib(self, shared: Path) -> None:
