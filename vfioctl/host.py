@@ -192,6 +192,10 @@ class Host:
         """Return the unfinished changes, the newest first: interrupted, or under way (`JournalEntry.under_way`)."""
         return self.session.unfinished()
 
+    def why_read_only(self) -> str:
+        """Return why nothing can be changed here; empty if it can. See `Session.why_read_only`."""
+        return self.session.why_read_only()
+
     def read_plan(self, text: str | bytes) -> Plan:
         """Read a plan from JSON. Raises BadDocument."""
         return self.session.registry.read_plan(text)

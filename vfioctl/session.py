@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from vfioctl.config import Config
 from vfioctl.core.locations import import_object
-from vfioctl.errors import KernelRefused, StalePlan, StoreDamaged, VfioctlError
+from vfioctl.errors import BadSpec, KernelRefused, NotPermitted, StalePlan, StoreDamaged, VfioctlError
 from vfioctl.kernel.lenient import text_of
+from vfioctl.kernel.protocol import DRIVERS_PROBE
 from vfioctl.published_ledger import PublishedLedger
 from vfioctl.subsystems import SUBSYSTEMS, Subsystem
 
@@ -110,6 +111,22 @@ class Session:
         from vfioctl.settings import validated_of
 
         return validated_of(self.config, name, self.subsystems)
+
+    def why_read_only(self) -> str:
+        """Return why nothing can be changed here, in the words of the refusal and its hint; empty if it can.
+
+        Writes nothing. A single change may still be refused: for holders, a claim, a file that it alone needs."""
+        from vfioctl.core.permission import refuse_read_only, refuse_unwritable_files
+
+        try:
+            refuse_read_only(self.kernel)
+            if self.config.problem:
+                raise self.config.problem
+            refuse_unwritable_files(self.kernel, [DRIVERS_PROBE])
+            self.store.refuse_unwritable()
+        except (BadSpec, NotPermitted, StoreDamaged) as error:
+            return "; ".join(filter(None, (error.message, error.hint)))
+        return ""
 
     @property
     def published(self) -> PublishedLedger:

@@ -15,6 +15,7 @@ from vfioctl.core.events import EventKind, Progress, StepEvent, notify
 from vfioctl.core.executor import Executor
 from vfioctl.core.journal import Journal
 from vfioctl.core.logs import log_done, log_failed
+from vfioctl.core.permission import refuse_read_only
 from vfioctl.core.reading import read_facts
 from vfioctl.core.recovery import Recovery, outcome_of
 from vfioctl.core.registry import Registry
@@ -28,7 +29,7 @@ from vfioctl.core.verify import (
     verify_changes,
     verify_checks,
 )
-from vfioctl.errors import DeviceDead, KernelRefused, NotPermitted, StoreDamaged, VerifyError, VfioctlError
+from vfioctl.errors import DeviceDead, KernelRefused, StoreDamaged, VerifyError, VfioctlError
 from vfioctl.kernel.protocol import Kernel
 from vfioctl.signals import check_interrupt, deferred
 
@@ -109,8 +110,7 @@ class Engine:
         Raises NotPermitted, Busy, and Stuck for the first change that could not be finished, after trying all."""
         if not self._journal.unfinished():
             return ()
-        if self._kernel.read_only:
-            raise NotPermitted(self._kernel.read_only)
+        refuse_read_only(self._kernel)
         with self._locked(progress), deferred():
             return self._recovery.finish_all(forward=forward, progress=progress, of_this_boot=of_this_boot)
 

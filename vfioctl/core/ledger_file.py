@@ -4,6 +4,7 @@ May not open the file: closing it would release SQLite's locks."""
 
 from __future__ import annotations
 
+import errno as errnos
 import os
 import sqlite3
 from contextlib import suppress
@@ -58,6 +59,15 @@ class LedgerFile:
             for ending in _ENDINGS[1:]:  # SQLite gives new ones the mode of the database
                 keep_private(directory, f"{self._file.name}{ending}")
             return Path(place_of(directory), self._file.name)
+
+    def refuse_unwritable(self) -> None:
+        """Raise OSError if this process cannot write the ledger, or could not create it. Writes nothing."""
+        places = [place for place in (self._file, *self._file.parents) if place.exists()]
+        for place in places[: 2 if self._file.exists() else 1]:  # the log is created beside it
+            if not os.access(place, os.W_OK, effective_ids=True):
+                is_read_only = os.statvfs(place).f_flag & os.ST_RDONLY
+                number = errnos.EROFS if is_read_only else errnos.EACCES
+                raise OSError(number, os.strerror(number), str(place))
 
     def _refuse_odd(self, directory: int) -> bool:
         """Return whether there is a ledger. Raises Untrusted or DatabaseError if a file is not what it should be."""

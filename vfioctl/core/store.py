@@ -76,6 +76,12 @@ class Store:
             with opened as connection, bounded(connection):
                 return _answer(ask, connection)
 
+    def refuse_unwritable(self) -> None:
+        """Raise StoreDamaged if the ledger cannot be used for changes, as far as that shows without writing."""
+        self.read(lambda db: db.execute("SELECT 1 FROM journal LIMIT 1").fetchone(), None)
+        with _explained(self.file):
+            self._ledger.refuse_unwritable()
+
     @property
     def version(self) -> int:
         """The schema version that this release writes."""

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 from vfioctl.core.action import Context
 from vfioctl.core.change import Change, Key, Plan
 from vfioctl.core.journal import Journal, unfinished_error
+from vfioctl.core.permission import refuse_read_only, refuse_unwritable_files
 from vfioctl.core.reading import read_changes, read_facts
 from vfioctl.core.registry import Registry
-from vfioctl.errors import BadDocument, Busy, KernelRefused, NotPermitted, StalePlan, VerifyError
+from vfioctl.errors import BadDocument, Busy, KernelRefused, StalePlan, VerifyError
 from vfioctl.kernel.protocol import Kernel
 
 
@@ -44,16 +45,9 @@ def refuse_unfinished(registry: Registry, plan: Plan, journal: Journal, kernel: 
 
 def refuse_unwritable(plan: Plan, kernel: Kernel) -> None:
     """Raise NotPermitted with the names of the files that may not be written."""
-    if kernel.read_only:
-        raise NotPermitted(kernel.read_only, hint="use --simulate to try changes")
-    files = sorted({step.target for step in plan.steps if step.target.startswith(("/sys/", "/proc/"))})
-    refused = [file for file in files if kernel.has(file) and not kernel.writable(file)]
-    if refused:
-        raise NotPermitted(
-            f"not permitted to write {', '.join(refused)}",
-            hint="run it as root; in a container, /sys must be mounted read-write",
-            facts={"files": refused},
-        )
+    refuse_read_only(kernel)
+    files = {step.target for step in plan.steps if step.target.startswith(("/sys/", "/proc/"))}
+    refuse_unwritable_files(kernel, sorted(files))
 
 
 def refuse_stale(registry: Registry, plan: Plan, kernel: Kernel) -> None:
