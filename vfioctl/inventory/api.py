@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vfioctl.inventory.model.functions import Function, Inventory
     from vfioctl.inventory.model.holders import Holder, Holders
     from vfioctl.inventory.model.machine import Processor
+    from vfioctl.inventory.model.usage import Usage
     from vfioctl.inventory.model.values import PciAddress
     from vfioctl.inventory.probe.owners import guest_name, is_vmm
     from vfioctl.inventory.probe.processes import Processes, hidden
@@ -131,6 +132,15 @@ class InventoryApi:
 
         marks, _ = self._session.from_ledger(self._session.marks, NO_MARKS)
         return read_some(self._kernel, addresses, [mark.subject for mark in marks if mark.kind == _WEDGED])
+
+    def usage(self, addresses: Collection[PciAddress]) -> Mapping[PciAddress, Usage]:
+        """Return how busy these GPUs are, without those that report nothing: wedged, asleep, or with another driver.
+
+        Wakes no GPU. Waits at most a few seconds for NVML and for drivers, which may hang."""
+        from vfioctl.inventory.probe.usage import read_usages
+
+        marks, _ = self._session.from_ledger(self._session.marks, NO_MARKS)
+        return read_usages(self._kernel, addresses, [mark.subject for mark in marks if mark.kind == _WEDGED])
 
     def marks(self) -> Mapping[str, Mark]:
         """Return the ledger's marks; none if the ledger is unusable, because a listing must still work."""

@@ -187,14 +187,17 @@ class Reader(FileReader, Processes, DiskImages, Protocol):
     def properties(self, modalias: str) -> Mapping[str, str]:
         """The properties of a device in the hardware database: ID_VENDOR_FROM_DATABASE, ID_MODEL_FROM_DATABASE, ..."""
 
-    def nvml(self, gpus: Sequence[str], *, types: bool = False, links: bool = False) -> Callable[[], NvmlAnswer]:
+    def nvml(
+        self, gpus: Sequence[str], *, types: bool = False, links: bool = False, usage: bool = False
+    ) -> Callable[[], NvmlAnswer]:
         """Starts a query of NVML about these GPUs. The returned function waits for the answer; Unanswered for none.
 
         The answer, by PCI address: name, uuid, memory_bytes, persistence_mode, compute_mode, mig_mode; `error`, the
         reason for the user, for a GPU that NVML does not know or whose facts did not arrive in time. With `types`, also
         vgpu_heterogeneous_mode and vgpu_types (`id|name|framebuffer bytes|heads|WxH|max instances` for each type,
         sorted by id, joined by `;`): on a vGPU host these are hundreds of calls. With `links`, also nvlink: the
-        addresses at the other ends of its active NVLinks, GPUs and NVSwitches, joined by spaces."""
+        addresses at the other ends of its active NVLinks, GPUs and NVSwitches, joined by spaces. With `usage`, also
+        utilisation_percent, temperature_celsius and memory_used_bytes."""
 
     def user(self, uid: int) -> str:
         """The name of a user; the uid as text if there is none."""

@@ -111,8 +111,10 @@ def test_every_gpu_of_a_bundled_host_can_be_named() -> None:
 
 
 class WithoutNvml(Recorded):
-    def nvml(self, gpus: Sequence[str], *, types: bool = False, links: bool = False) -> Callable[[], NvmlAnswer]:
-        raise AssertionError(gpus, types, links)
+    def nvml(
+        self, gpus: Sequence[str], *, types: bool = False, links: bool = False, usage: bool = False
+    ) -> Callable[[], NvmlAnswer]:
+        raise AssertionError(gpus, types, links, usage)
 
 
 def test_completion_does_not_wait_for_nvml(tmp_path: Path) -> None:

@@ -48,7 +48,17 @@ class Library(ModuleType):
         return f"GPU-{handle}"
 
     def nvmlDeviceGetMemoryInfo(self, _handle: int) -> SimpleNamespace:  # noqa: N802 - pynvml's name
-        return SimpleNamespace(total=80 << 30)
+        return SimpleNamespace(total=80 << 30, used=3 << 30)
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> SimpleNamespace:  # noqa: N802 - pynvml's name
+        if handle == 1:
+            raise NVMLError
+        return SimpleNamespace(gpu=97, memory=5)
+
+    NVML_TEMPERATURE_GPU = 0
+
+    def nvmlDeviceGetTemperature(self, _handle: int, sensor: int) -> int:  # noqa: N802 - pynvml's name
+        return 61 + 100 * sensor
 
     def nvmlDeviceGetPersistenceMode(self, _handle: int) -> int:  # noqa: N802 - pynvml's name
         return 1
@@ -94,6 +104,17 @@ class TestAsking:
             if key != "mig_mode"
         }
         assert list(nvml.read_gpus(GPUS)) == [(GPUS[0], FIRST), (GPUS[1], second)]
+
+    @pytest.mark.usefixtures("library")
+    def test_only_who_wants_it_learns_how_busy_they_are(self) -> None:
+        usage = {"temperature_celsius": "61", "memory_used_bytes": str(3 << 30)}
+        (first, second) = [facts for _, facts in nvml.read_gpus(GPUS, False, False, True)]  # noqa: FBT003 - as a worker gets them
+        assert first == FIRST | usage | {"utilisation_percent": "97"}
+        assert usage.items() <= second.items()
+        assert "utilisation_percent" not in second
+        answer = Live().nvml(GPUS, usage=True)()
+        assert not isinstance(answer, Unanswered)
+        assert answer[GPUS[0]] == first
 
     @pytest.mark.usefixtures("library")
     def test_the_answer_comes_out_of_the_worker(self) -> None:
@@ -256,9 +277,9 @@ class TestTheInventory:
     def test_asks_only_where_a_gpu_is_on_the_nvidia_driver(self) -> None:
         class Asked(Recorded):
             def nvml(
-                self, gpus: Sequence[str], *, types: bool = False, links: bool = False
+                self, gpus: Sequence[str], *, types: bool = False, links: bool = False, usage: bool = False
             ) -> Callable[[], NvmlAnswer]:
-                raise AssertionError(gpus, types, links)
+                raise AssertionError(gpus, types, links, usage)
 
         read_inventory(Asked(original("laptop"), ""))
         with pytest.raises(AssertionError):

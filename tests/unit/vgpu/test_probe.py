@@ -366,9 +366,9 @@ class TestWhatNvmlTells:
     def test_is_asked_only_where_a_card_gives_no_numbers_of_its_own(self) -> None:
         class Asked(Recorded):
             def nvml(
-                self, gpus: Sequence[str], *, types: bool = False, links: bool = False
+                self, gpus: Sequence[str], *, types: bool = False, links: bool = False, usage: bool = False
             ) -> Callable[[], NvmlAnswer]:
-                raise AssertionError(gpus, types, links)
+                raise AssertionError(gpus, types, links, usage)
 
         for name in SLICED.keys() - {"l40s"}:
             read_vgpus(Asked(original(name), ""))

@@ -146,7 +146,9 @@ class Captured(Live):
 
     viable = Reader.viable
 
-    def nvml(self, gpus: Sequence[str], *, types: bool = False, links: bool = False) -> Callable[[], NvmlAnswer]:
+    def nvml(
+        self, gpus: Sequence[str], *, types: bool = False, links: bool = False, usage: bool = False
+    ) -> Callable[[], NvmlAnswer]:
         return lambda: Unanswered("a captured directory has no NVML")
 
     def _asked(self, path: str, ask: Callable[[str], T], subject: str) -> T:

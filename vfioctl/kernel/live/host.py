@@ -152,11 +152,13 @@ class Live(LiveUse, LiveChange):
 
         return hardware_database(report_progress)
 
-    def nvml(self, gpus: Sequence[str], *, types: bool = False, links: bool = False) -> Callable[[], NvmlAnswer]:
+    def nvml(
+        self, gpus: Sequence[str], *, types: bool = False, links: bool = False, usage: bool = False
+    ) -> Callable[[], NvmlAnswer]:
         from vfioctl.kernel.live.nvml import read_gpus
 
         asked = [str(gpu) for gpu in gpus]  # workers exchange plain data
-        answers = begin_each(self._workers.server, read_gpus, asked, types, links, timeout=_NVML_SECONDS)
+        answers = begin_each(self._workers.server, read_gpus, asked, types, links, usage, timeout=_NVML_SECONDS)
         return partial(_nvml_answer, asked, answers)
 
 

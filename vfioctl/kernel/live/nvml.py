@@ -38,6 +38,11 @@ _OF_VGPUS: Questions = {
     ),
     "vgpu_heterogeneous_mode": lambda nvml, gpu: nvml.nvmlDeviceGetVgpuHeterogeneousMode(gpu),
 }
+_OF_USAGE: Questions = {
+    "utilisation_percent": lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
+    "temperature_celsius": lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
+    "memory_used_bytes": lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used,
+}
 _OF_LINKS: Questions = {"nvlink": lambda nvml, gpu: " ".join(sorted(_linked(nvml, gpu)))}
 
 
@@ -45,6 +50,7 @@ def read_gpus(
     addresses: Iterable[str],
     types: bool = False,  # noqa: FBT001, FBT002 - a worker gets positional arguments
     links: bool = False,  # noqa: FBT001, FBT002 - likewise
+    usage: bool = False,  # noqa: FBT001, FBT002 - likewise
 ) -> Iterator[tuple[str, Facts]]:
     """Yields each GPU's address and facts, see `Reader.nvml`; if NVML cannot be used, no address and the error."""
     if not has_library():
@@ -60,8 +66,9 @@ def read_gpus(
     except pynvml.NVMLError as error:
         yield "", {"error": _reason(error)}
         return
+    more = (_OF_VGPUS, types), (_OF_LINKS, links), (_OF_USAGE, usage)
+    questions = _QUESTIONS | {key: ask for some, wanted in more if wanted for key, ask in some.items()}
     for address in addresses:
-        questions = _QUESTIONS | (_OF_VGPUS if types else {}) | (_OF_LINKS if links else {})
         yield address, _facts(pynvml, address, questions)
 
 

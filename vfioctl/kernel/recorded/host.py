@@ -147,7 +147,9 @@ class Recorded(Kernel):
     def properties(self, modalias: str) -> Mapping[str, str]:
         return self.tree.properties.get(f"hwdb:{modalias}", {})
 
-    def nvml(self, gpus: Sequence[str], *, types: bool = False, links: bool = False) -> Callable[[], NvmlAnswer]:
+    def nvml(
+        self, gpus: Sequence[str], *, types: bool = False, links: bool = False, usage: bool = False
+    ) -> Callable[[], NvmlAnswer]:
         every = [*self.tree.properties.items()]  # in one go: another thread may add some to a simulated host
         known = {s[5:]: facts for s, facts in every if s.startswith("nvml:")}
         if reason := self.nvml_error or ("" if known else "not recorded"):

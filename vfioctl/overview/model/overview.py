@@ -11,6 +11,7 @@ from vfioctl.core.frozen import value_class
 from vfioctl.domain.model.listing import ListedDomain
 from vfioctl.inventory.model.functions import Inventory
 from vfioctl.inventory.model.holders import Holders
+from vfioctl.inventory.model.usage import Usage
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.vgpu.model.vgpu import Vgpus
 
@@ -35,18 +36,6 @@ class UnfinishedChange:
     subjects: tuple[str, ...]
     under_way: bool
     """whether a living process is making it; false: it was interrupted, and `vfioctl recover` finishes it"""
-
-
-@value_class
-class Usage:
-    """How busy a GPU is, as NVML or its DRM driver reports it; None where it does not."""
-
-    source: str
-    """nvml, or the DRM driver"""
-    utilisation_percent: int | None = None
-    temperature_celsius: int | None = None
-    memory_used_bytes: int | None = None
-    memory_total_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
