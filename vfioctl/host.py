@@ -10,7 +10,7 @@ Every method may raise any class of the error tree in `vfioctl.errors`; docstrin
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from vfioctl.inventory.model.holders import Holders
     from vfioctl.inventory.model.values import PciAddress
     from vfioctl.kernel.simulated.faults import Fault
+    from vfioctl.overview.api import OverviewApi
+    from vfioctl.overview.model.event import HostEvent, Stop
+    from vfioctl.overview.model.overview import Overview, Part
     from vfioctl.placement.api import PlacementApi
     from vfioctl.vgpu.api import VgpuApi
 
@@ -112,6 +115,26 @@ class Host:
         from vfioctl.domain.api import DomainApi
 
         return DomainApi(self.session)
+
+    @cached_property
+    def _overviews(self) -> OverviewApi:
+        from vfioctl.overview.api import OverviewApi
+
+        return OverviewApi(self.session)
+
+    def overview(self, *, without: Collection[Part] = ()) -> Overview:
+        """Return everything about the host in one look, without these parts; see `OverviewApi.overview`."""
+        return self._overviews.overview(without=without)
+
+    def refresh(
+        self, last: Overview, addresses: Collection[PciAddress] = (), *, whole: Collection[Part] = ()
+    ) -> Overview:
+        """Return `last` with these functions, and what hangs on them, read again; see `OverviewApi.refresh`."""
+        return self._overviews.refresh(last, addresses, whole=whole)
+
+    def watch(self, *, stop: Stop, interval: float = 2.0) -> Iterator[HostEvent]:
+        """Yield the host's events until `stop` returns true; see `OverviewApi.watch`."""
+        return self._overviews.watch(stop=stop, interval=interval)
 
     def inventory(self) -> Inventory:
         """Return the host's devices as they are now, with their wedged and dead marks."""

@@ -133,6 +133,15 @@ class Session:
         """What other users may know of the ledger."""
         return PublishedLedger(self._public, self.ledger, lambda: self.boot_id)
 
+    def ledger_stamp(self) -> object:
+        """Return a value that differs when another process has written the ledger, or published something else of it.
+
+        Two writes within a few milliseconds may have the same."""
+        from vfioctl.kernel.feeds import stamp
+
+        files = [self.ledger, Path(f"{self.ledger}-wal")]
+        return stamp(*files, *([self._public] if self._public else []))
+
     def from_ledger(self, ask: Callable[[], T], empty: T) -> tuple[T, str]:
         """Return what `ask` reads and no problem; or `empty` and why not, so that a listing can go on."""
         try:

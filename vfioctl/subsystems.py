@@ -121,6 +121,12 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
         settings="vfioctl.domain.model.libvirt:DomainSettings",
     ),
     Subsystem(
+        name="overview",
+        cli="vfioctl.overview.cli",
+        commands={"watch": Command(LOOK, "Show the host's devices, and what happens to them, until interrupted.")},
+        api="vfioctl.overview.api:OverviewApi",
+    ),
+    Subsystem(
         name="host",
         cli="vfioctl.commands",
         commands={

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from vfioctl.session import Session
 
 NO_LABELS: Mapping[str, str] = {}
-_PAUSE = 0.2
+_PAUSE, _LONGEST_PAUSE = 0.2, 2.0
+"""Seconds between looks at the ledger's files, and at most between two readings: equal stamps are no proof."""
 
 
 class ClaimsApi(Lifecycle):
@@ -59,12 +60,15 @@ class ClaimsApi(Lifecycle):
         return self.ledger.events(claim=claim.id)
 
     def watch(self) -> Iterator[Event]:
-        """Yield each change of a claim from now on. Never ends."""
-        last = self.ledger.last_event()
+        """Yield each change of a claim from now on. Never ends. Reads the ledger when its files have changed."""
+        stamp, last, due = self._session.ledger_stamp(), self.ledger.last_event(), 0.0
         while True:
-            for event in self.ledger.events(after=last):
-                last = event.number
-                yield event
+            before, stamp = stamp, self._session.ledger_stamp()
+            if stamp != before or time.monotonic() >= due:
+                due = time.monotonic() + _LONGEST_PAUSE
+                for event in self.ledger.events(after=last):
+                    last = event.number
+                    yield event
             time.sleep(_PAUSE)
 
     def nodes(self, claim: Claim) -> Mapping[str, Nodes]:

@@ -100,6 +100,17 @@ class InventoryApi:
         except BadAddress:
             return None
 
+    def refreshed(self, last: Inventory, addresses: Sequence[PciAddress]) -> tuple[Inventory, frozenset[PciAddress]]:
+        """Return `last` with these functions read again, and which were read: these, and what shares a bus, a card or a
+        group with them. The whole host is read if one is new or gone."""
+        near = self._near(addresses) if set(addresses) <= last.by_address.keys() else None
+        fresh = self.inventory(near=None if near is None else addresses)
+        if near is None:
+            return fresh, frozenset(fresh.by_address)
+        from vfioctl.inventory.probe.inventory import merged
+
+        return merged(last, fresh), frozenset(fresh.by_address)
+
     def reservations(self) -> tuple[Reservation, ...]:
         """Return what the ledger reserves; nothing if it is unusable, because a listing must still work."""
         return self._session.known_reservations()[0]
@@ -118,13 +129,17 @@ class InventoryApi:
         return online_cpus or tuple(cpu for node in nodes for cpu in node.cpus)
 
     def changes(self, last: Inventory, seconds: float) -> Iterator[Inventory]:
-        """Read the inventory every `seconds` and yield it when it differs from the one before. Never ends."""
-        while True:
-            time.sleep(seconds)
-            events = self.inventory()
-            if events != last:
-                yield events
-            last = events
+        """Read the inventory when the host notifies a change of it, and at least every `seconds`; yield it when it
+        differs from the one before. Never ends."""
+        from vfioctl.kernel.feeds import following, wait_for
+
+        with following(self._kernel.uevents) as feed:
+            while True:
+                wait_for(feed, seconds)
+                now = self.inventory()
+                if now != last:
+                    yield now
+                last = now
 
     def some(self, addresses: Sequence[PciAddress]) -> Inventory:
         """Return an inventory of only these functions and their VFs."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from vfioctl.errors import HostError, KernelRefused
+from vfioctl.kernel.feeds import Feed
 from vfioctl.kernel.open_nodes import Opened
 from vfioctl.kernel.timeouts import Timeouts
 
@@ -198,6 +199,14 @@ class Reader(FileReader, Processes, DiskImages, Protocol):
         sorted by id, joined by `;`): on a vGPU host these are hundreds of calls. With `links`, also nvlink: the
         addresses at the other ends of its active NVLinks, GPUs and NVSwitches, joined by spaces. With `usage`, also
         utilisation_percent, temperature_celsius and memory_used_bytes."""
+
+    def uevents(self) -> Feed:
+        """The changes of its functions and of what is below them, from now on. Close it. Raises Lost."""
+        return Feed()
+
+    def domain_events(self, uri: str) -> Feed:
+        """The life of the domains that the libvirt with this URI has, from now on. Close it. Raises Lost."""
+        return Feed()
 
     def user(self, uid: int) -> str:
         """The name of a user; the uid as text if there is none."""

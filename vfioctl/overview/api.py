@@ -16,18 +16,46 @@ class OverviewApi:
     """Reads one host as a whole, and follows its events. Safe to use from several threads."""
 
     def __init__(self, session: Session) -> None:
-        self._session, self._kernel = session, session.kernel
+        self._session = session
 
     def overview(self, *, without: Collection[Part] = ()) -> Overview:
-        """Return the host as it is now, but for the parts in `without`, which take longer (holders, domains, usage)."""
-        raise NotImplementedError
+        """Return the host as it is now, but for the parts in `without`: holders, domains and usage take longest.
 
-    def refresh(self, last: Overview, addresses: Collection[PciAddress]) -> Overview:
-        """Return `last` with these functions read again, and what hangs on them: VFs, groups, holders, vGPUs, claims."""
-        raise NotImplementedError
+        A part that cannot be read is empty, and `missing` says why."""
+        from vfioctl.overview.reading.look import look
+
+        return look(self._session, without)
+
+    def refresh(
+        self, last: Overview, addresses: Collection[PciAddress] = (), *, whole: Collection[Part] = ()
+    ) -> Overview:
+        """Return `last` with these functions read again, and with their cards, groups, VFs, vGPUs, holders and usage.
+
+        Claims and changes are always read again. `whole`: read these parts again for the whole host. The inventory is
+        read as a whole if a function is new or gone."""
+        from vfioctl.overview.reading.refresh import refresh
+
+        return refresh(self._session, last, addresses, whole)
 
     def watch(self, *, stop: Stop, interval: float = 2.0) -> Iterator[HostEvent]:
-        """Yield the host's events until `stop` returns true. `interval`: seconds between looks where nothing notifies.
+        """Yield the host's events until `stop` returns true, within a tenth of a second. Equal events are one.
 
-        Stops within a tenth of a second. A source that cannot be followed is one event of `EventSource.WATCH`."""
-        raise NotImplementedError
+        Sources: the kernel's uevents, or the file of a simulated host; the ledger; libvirt. Each `interval` seconds
+        comes an event of `EventSource.WATCH` with the action `interval`, for what notifies nobody: holders, usage,
+        driver_override. Its action `lost` means that events were missed, or a source cannot be followed: see
+        `detail`."""
+        from vfioctl.overview.watch.watch import watch
+
+        for events in watch(self._session, stop=stop, interval=interval):
+            yield from events
+
+    def follow(
+        self, *, stop: Stop, interval: float = 2.0, without: Collection[Part] = ()
+    ) -> Iterator[tuple[Overview, tuple[HostEvent, ...]]]:
+        """Yield the host as it is now, and again whenever its events change it, with these events; see `watch`.
+
+        What an event names is read again; at each interval the holders and how busy GPUs are; the whole host if events
+        were missed."""
+        from vfioctl.overview.reading.follow import follow
+
+        return follow(self._session, stop=stop, interval=interval, without=without)

@@ -32,13 +32,15 @@ class VgpuApi:
         self._session, self._kernel = session, session.kernel
         self._devices = InventoryApi(session)
 
-    def vgpus(self) -> Vgpus:
-        """The cards that offer vGPUs, and all vGPUs; those that vfioctl did not create are foreign."""
+    def vgpus(self, cards: Collection[str] | None = None) -> Vgpus:
+        """The cards that offer vGPUs, and all vGPUs; those that vfioctl did not create are foreign.
+
+        `cards`: only these, by address."""
         from vfioctl.vgpu.probe.scan import VgpuScan
 
         # its workers read while the models are imported; wedged devices are not read
         (wedged, created, names), problem = recorded_if_possible(self._session)
-        scan = VgpuScan(self._kernel, suspects=wedged)
+        scan = VgpuScan(self._kernel, suspects=wedged, cards=cards)
         if problem:
             scan.problems.append((LEDGER, problem))
         from vfioctl.vgpu.model.lookup import with_owners

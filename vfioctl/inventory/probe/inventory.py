@@ -89,6 +89,22 @@ def assemble(kernel: Reader, scan: Scan, marks: Mapping[str, Mark], reservations
     )
 
 
+def merged(last: Inventory, fresh: Inventory) -> Inventory:
+    """Return `last` with the functions of `fresh`, which were read after it, in the place of its own."""
+    read = {*fresh.by_address, *fresh.unread}
+    ids = {function.iommu_group for function in last.functions if function.address in read} | {*fresh.group_by_id}
+    unread = {**{address: why for address, why in last.unread.items() if address not in read}, **fresh.unread}
+    kept = tuple(function for function in last.functions if function.address not in read)
+    warnings = (warning for warning in last.warnings if warning.subject not in read)
+    return replace(
+        fresh,
+        functions=tuple(sorted((*kept, *fresh.functions), key=lambda function: function.address.order)),
+        groups=tuple(sorted((*(g for g in last.groups if g.id not in ids), *fresh.groups), key=lambda group: group.id)),
+        unread=dict(sorted(unread.items(), key=lambda item: item[0].order)),
+        warnings=tuple(dict.fromkeys((*warnings, *fresh.warnings))),
+    )
+
+
 def _unread(scan: Scan) -> dict[PciAddress, str]:
     unread = {PciAddress(address): why for address, why in scan.unread.items() if PCI_ADDRESS.fullmatch(address)}
     return dict(sorted(unread.items(), key=lambda item: item[0].order))

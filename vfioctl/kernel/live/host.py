@@ -13,6 +13,7 @@ from typing import TypeVar
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel import files, untrusted_files
 from vfioctl.kernel.descriptors import closing
+from vfioctl.kernel.feeds import Feed
 from vfioctl.kernel.live.changes import LiveChange
 from vfioctl.kernel.live.use import LiveUse, refused
 from vfioctl.kernel.open_nodes import BELIEVED_USERS
@@ -128,6 +129,18 @@ class Live(LiveUse, LiveChange):
             return closing(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         except (OSError, ValueError) as error:
             raise refused(path, error) from None
+
+    def uevents(self) -> Feed:
+        from vfioctl.kernel.live.uevents import Uevents
+
+        return Uevents()
+
+    def domain_events(self, uri: str) -> Feed:
+        if self._read_only:  # a capture has no libvirt
+            return Feed()
+        from vfioctl.kernel.live.domain_events import DomainEvents
+
+        return DomainEvents(uri)
 
     def viable(self, group: int) -> bool:
         path = f"/dev/vfio/{group}"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from vfioctl.errors import Busy, HostError, KernelRefused, NotPermitted, Stuck
+from vfioctl.kernel.feeds import Feed
 from vfioctl.kernel.host_paths import CDI_RUN
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.protocol import EVERY_LINK, PCI_DEVICES, PCI_DRIVERS, Directory, Prefixes, Unanswered
@@ -153,6 +154,13 @@ class Simulated(Recorded):
             if f"{PCI_DRIVERS}/nvidia" not in self.tree.directories:
                 raise HostError("sriov-manage cannot be run", hint="it comes with NVIDIA's vGPU host driver")
             return blocking.manage_vfs(self.tree, address, on=on)
+
+    def uevents(self) -> Feed:
+        if self._file is None:
+            return Feed()
+        from vfioctl.kernel.simulated.feed import FileFeed
+
+        return FileFeed(self._file)
 
     def write_ended(self, ticket: str) -> str | None:
         return None if blocked(self.tree, ticket.removeprefix("sim:")) else "returned"

@@ -11,6 +11,11 @@ from vfioctl.inventory.model.values import PciAddress
 Stop = Callable[[], bool]
 """Whether to stop: the `is_set` of a `threading.Event`."""
 
+INTERVAL = "interval"
+"""The action of an event of the watch: its interval is over, so look at what notifies nobody."""
+LOST = "lost"
+"""The action of an event of the watch: events were missed, or a source cannot be followed; `detail` says why."""
+
 
 class EventSource(StrEnum):
     """Where an event comes from."""
@@ -22,7 +27,7 @@ class EventSource(StrEnum):
     LIBVIRT = "libvirt"
     """the life of a domain"""
     WATCH = "watch"
-    """the watch itself: a source cannot be followed, or missed events; `detail` says why"""
+    """the watch itself: `INTERVAL` or `LOST`"""
 
 
 @value_class
@@ -33,7 +38,7 @@ class HostEvent:
     """when it was received first: ISO 8601 in UTC, with milliseconds"""
     source: EventSource
     action: str
-    """as the source calls it: add, remove, change, bind, unbind; held, released; started, stopped, defined; lost"""
+    """as the source calls it: add, remove, change, bind, unbind; held, released; begin, end; started, stopped"""
     subject: str
     """the function's address, the mediated device's UUID, the claim's id, the domain's name; empty for the whole"""
     addresses: tuple[PciAddress, ...] = ()

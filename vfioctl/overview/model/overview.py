@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from vfioctl.claims.model.claim import Claim
-from vfioctl.core.frozen import value_class
+from vfioctl.core.published import BeingChanged
 from vfioctl.domain.model.listing import ListedDomain
 from vfioctl.inventory.model.functions import Inventory
 from vfioctl.inventory.model.holders import Holders
@@ -27,17 +27,6 @@ class Part(StrEnum):
     USAGE = "usage"
 
 
-@value_class
-class UnfinishedChange:
-    """A change that has begun and not ended."""
-
-    number: int
-    """its number in the journal"""
-    subjects: tuple[str, ...]
-    under_way: bool
-    """whether a living process is making it; false: it was interrupted, and `vfioctl recover` finishes it"""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Overview:
     """A host at one moment. Each part that is missing is empty, and `missing` says why."""
@@ -51,10 +40,12 @@ class Overview:
     """the holders of the GPUs, their cards and groups, and of mediated devices"""
     vgpus: Vgpus = field(default_factory=Vgpus)
     domains: tuple[ListedDomain, ...] = ()
-    unfinished: tuple[UnfinishedChange, ...] = ()
-    """the newest first"""
+    unfinished: tuple[BeingChanged, ...] = ()
+    """the changes that are under way or were interrupted, the newest first"""
     usage: Mapping[PciAddress, Usage] = field(default_factory=dict)
     missing: Mapping[Part, str] = field(default_factory=dict)
     """the parts that could not be read, or only in part, and why"""
+    without: frozenset[Part] = frozenset()
+    """the parts that were not asked for"""
     read_only: str = ""
     """why nothing can be changed here; empty if it can"""

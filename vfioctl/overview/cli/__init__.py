@@ -1,0 +1,1 @@
+"""The command `watch`. May not add behaviour to the api."""

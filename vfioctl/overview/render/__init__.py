@@ -1,0 +1,1 @@
+"""What `watch` shows. May not read the host."""

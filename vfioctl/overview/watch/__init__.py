@@ -1,0 +1,1 @@
+"""Follows the events of a host. May not write to the host."""
