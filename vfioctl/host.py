@@ -173,8 +173,8 @@ class Host:
 
         begin = stamp(since) if since else ""
         if (device, owner) == (None, None):
-            return self.session.journal.entries(most=most, since=begin)
-        history = self.session.journal.entries()
+            return self.session.entries(most=most, since=begin)
+        history = self.session.entries()
         if device is not None:
             devices = self._recorded(history, device)
             history = tuple(entry for entry in history if not entry.devices.isdisjoint(devices))
@@ -195,10 +195,19 @@ class Host:
             raise
 
     def change(self, name: str) -> JournalEntry:
-        """Return the change with this number, or whose plan's id begins so. Raises BadSpec."""
+        """Return the change with this number, or whose plan's id begins so. Raises BadSpec; NotPermitted for one that
+        only root may read."""
         from vfioctl.core.history import named
+        from vfioctl.errors import BadSpec, NotPermitted
 
-        return named(self.session.journal.entries(), name)
+        try:
+            return named(self.session.entries(), name)
+        except BadSpec as error:
+            if not self.session.reads_published:
+                raise
+            from vfioctl.core.published_history import OLDER
+
+            raise NotPermitted(f"{error.message}; {OLDER}", hint="run it as root") from None
 
     def prunable(self, *, keep: int = 0, before: datetime | None = None) -> tuple[JournalEntry, ...]:
         """Return the changes that `prune` may delete; see `vfioctl.core.history.prunable`."""

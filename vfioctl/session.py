@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from vfioctl.config import Config
 from vfioctl.core.locations import import_object
-from vfioctl.errors import BadSpec, KernelRefused, NotPermitted, StalePlan, StoreDamaged, VfioctlError
+from vfioctl.errors import KernelRefused, StalePlan, StoreDamaged, VfioctlError
 from vfioctl.kernel.lenient import text_of
-from vfioctl.kernel.protocol import DRIVERS_PROBE
 from vfioctl.published_ledger import PublishedLedger
 from vfioctl.subsystems import SUBSYSTEMS, Subsystem
 
@@ -116,17 +115,9 @@ class Session:
         """Return why nothing can be changed here, in the words of the refusal and its hint; empty if it can.
 
         Writes nothing. A single change may still be refused: for holders, a claim, a file that it alone needs."""
-        from vfioctl.core.permission import refuse_read_only, refuse_unwritable_files
+        from vfioctl.core.permission import why_read_only
 
-        try:
-            refuse_read_only(self.kernel)
-            if self.config.problem:
-                raise self.config.problem
-            refuse_unwritable_files(self.kernel, [DRIVERS_PROBE])
-            self.store.refuse_unwritable()
-        except (BadSpec, NotPermitted, StoreDamaged) as error:
-            return "; ".join(filter(None, (error.message, error.hint)))
-        return ""
+        return why_read_only(self.kernel, self.config.problem, self.store.refuse_unwritable)
 
     @property
     def published(self) -> PublishedLedger:
@@ -157,8 +148,16 @@ class Session:
         If only root may read the ledger, return what `published` reads from the document that root publishes."""
         if not self._is_known:
             return empty
-        readable = self._public is None or os.access(self.ledger, os.R_OK, effective_ids=True)
-        return ask(self.store) if readable else published(self.published.read())
+        return published(self.published.read()) if self._is_closed else ask(self.store)
+
+    @property
+    def reads_published(self) -> bool:
+        """Whether this user may not read the ledger, and knows only what root publishes of it."""
+        return self._is_known and self._is_closed
+
+    @property
+    def _is_closed(self) -> bool:
+        return self._public is not None and not os.access(self.ledger, os.R_OK, effective_ids=True)
 
     @property
     def _is_known(self) -> bool:
@@ -189,8 +188,7 @@ class Session:
         return self._told() if ended else changes
 
     def _told(self) -> tuple[BeingChanged, ...]:
-        from vfioctl.core.caller import is_making
-        from vfioctl.core.published import BeingChanged
+        from vfioctl.core.published import with_makers
 
         def ask(store: Store) -> tuple[OpenChange, ...]:
             from vfioctl.core.snapshot import read_unfinished
@@ -198,11 +196,7 @@ class Session:
             return read_unfinished(store)
 
         none: tuple[OpenChange, ...] = ()
-        changes = self.ask_ledger(ask, lambda document: document.unfinished, none)
-        makers = (change.pid if is_making(change.pid, change.began, change.lock) else None for change in changes)
-        return tuple(
-            BeingChanged(change.journal, change.subjects, maker) for change, maker in zip(changes, makers, strict=True)
-        )
+        return with_makers(self.ask_ledger(ask, lambda document: document.unfinished, none))
 
     def acting_for(self, reservation: str) -> Self:
         """Return a session whose changes are made for this reservation, which does not refuse them."""
@@ -247,7 +241,27 @@ class Session:
 
     def unfinished(self) -> tuple[JournalEntry, ...]:
         """Return the changes that are under way or were interrupted, the newest first. Raises StoreDamaged."""
-        return self.journal.unfinished() if self.has_ledger else ()
+
+        def published(document: Published) -> tuple[JournalEntry, ...]:
+            from vfioctl.core.published_history import published_unfinished
+
+            return published_unfinished(document)
+
+        none: tuple[JournalEntry, ...] = ()
+        return self.ask_ledger(lambda _: self.journal.unfinished(), published, none)
+
+    def entries(self, *, most: int = -1, since: str = "") -> tuple[JournalEntry, ...]:
+        """Return at most `most` changes that began at `since` or later, the newest first; all if `most` is negative.
+
+        Ordinary users get those that root publishes, without their plans. Raises StoreDamaged, KernelRefused."""
+
+        def published(document: Published) -> tuple[JournalEntry, ...]:
+            from vfioctl.core.published_history import published_entries
+
+            return published_entries(document, most=most, since=since)
+
+        none: tuple[JournalEntry, ...] = ()
+        return self.ask_ledger(lambda _: self.journal.entries(most=most, since=since), published, none)
 
     def plan(self, draft: Draft) -> Plan:
         """Return the plan of a draft. Raises ClaimConflict if it would change what is reserved for someone else."""

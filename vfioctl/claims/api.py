@@ -7,11 +7,12 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from vfioctl.claims.ledger.rows import CLAIM
+from vfioctl.claims.ledger.ledger import claim_id
+from vfioctl.claims.ledger.rows import CLAIM, claims_published
 from vfioctl.claims.lifecycle.lifecycle import ADOPTED, Lifecycle, refuse_unheld
 from vfioctl.claims.lifecycle.liveness import after, moment_of, stale_claims
 from vfioctl.claims.model.claim import Claim, Claimed, ClaimState, Preview
-from vfioctl.errors import BadSpec, NoCapacity
+from vfioctl.errors import BadSpec, NoCapacity, NotPermitted
 from vfioctl.inventory.api import InventoryApi, Waiting
 from vfioctl.placement.model.claims import Owner
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 NO_LABELS: Mapping[str, str] = {}
 _PAUSE, _LONGEST_PAUSE = 0.2, 2.0
 """Seconds between looks at the ledger's files, and at most between two readings: equal stamps are no proof."""
+ENDED = "only root may read claims that have ended"
 
 
 class ClaimsApi(Lifecycle):
@@ -40,24 +42,40 @@ class ClaimsApi(Lifecycle):
         return self._session.known_boot_id
 
     def claims(self, *, live_only: bool = True) -> tuple[Claim, ...]:
-        """Return the claims, the newest first. Raises StoreDamaged."""
-        return self.ledger.claims(live_only=live_only)
+        """Return the claims, the newest first. Raises StoreDamaged; NotPermitted for ordinary users who want all.
+
+        Ordinary users get what root publishes: no labels, keys, command lines, nor what went wrong."""
+        if not self._session.reads_published:
+            return self.ledger.claims(live_only=live_only)
+        if not live_only:
+            raise NotPermitted(ENDED, hint="run it as root")
+        return claims_published(self._session.published.read().records.get("claims"))
 
     def claim(self, name: str) -> Claim:
-        """Return the claim with this id, or the only one whose id begins so. Raises BadSpec, StoreDamaged."""
-        return self.ledger.claim(name)
+        """Return the claim with this id, or the only one whose id begins so. Raises BadSpec, StoreDamaged; NotPermitted
+        for one that only root may read."""
+        if not self._session.reads_published:
+            return self.ledger.claim(name)
+        begun = claim_id(name)
+        known = [claim for claim in self.claims() if claim.id.startswith(begun)]
+        if len(known) != 1:
+            what = f"{name!r} begins several ids" if known else f"there is no live claim {name[:40]!r}; {ENDED}"
+            raise (BadSpec if known else NotPermitted)(what, hint="vfioctl claim list shows their ids")
+        return known[0]
 
     def names_of(self, owner: str) -> frozenset[str]:
-        """Return what the claims that an owner has or had are called in the journal. Raises BadSpec."""
+        """Return what the claims that an owner has or had are called in the journal. Raises BadSpec, NotPermitted."""
+        if self._session.reads_published:
+            raise NotPermitted(ENDED, hint="run it as root")
         return frozenset(f"{CLAIM}{claim}" for claim in self.ledger.once_of(Owner(owner)))
 
     def request(self, claim: Claim) -> Mapping[str, object]:
-        """Return what a claim was made for, without values that ask for nothing."""
-        return self.ledger.request(claim.id)
+        """Return what a claim was made for, without values that ask for nothing. Only root may read it."""
+        return {} if self._session.reads_published else self.ledger.request(claim.id)
 
     def events(self, claim: Claim) -> tuple[Event, ...]:
-        """Return what happened to a claim, in order."""
-        return self.ledger.events(claim=claim.id)
+        """Return what happened to a claim, in order. Only root may read it."""
+        return () if self._session.reads_published else self.ledger.events(claim=claim.id)
 
     def watch(self) -> Iterator[Event]:
         """Yield each change of a claim from now on. Never ends. Reads the ledger when its files have changed."""
@@ -182,6 +200,8 @@ class ClaimsApi(Lifecycle):
 
     def stale(self, claims: Iterable[Claim]) -> Stale:
         """Return which of these claims are stale, and why, by cheap checks only."""
+        if self._session.reads_published:  # which process releases one is not published
+            claims = [claim for claim in claims if claim.state is not ClaimState.RELEASING]
         return stale_claims(self._session, tuple(claims), self.ledger)
 
     @property

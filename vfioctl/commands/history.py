@@ -65,7 +65,12 @@ def history(
             raise BadSpec(f"the options before {name} are those of the list", hint=f"give its own after {name}")
         return
     earliest = None if since is None else moment(since, now=datetime.now(UTC))
-    entries = Host(opened(ctx)).history(most=number or -1, since=earliest, device=device, owner=owner)
+    session = opened(ctx)
+    entries = Host(session).history(most=number or -1, since=earliest, device=device, owner=owner)
+    if session.reads_published:
+        from vfioctl.core.published_history import OLDER
+
+        say(f"vfioctl: {OLDER}")
     if as_json:
         emit_document({"entries": entries})
     elif entries:

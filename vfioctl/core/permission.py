@@ -4,10 +4,25 @@ May not import pydantic: a screen asks before its first paint."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from vfioctl.errors import NotPermitted
-from vfioctl.kernel.protocol import Kernel
+from vfioctl.errors import BadSpec, NotPermitted, StoreDamaged
+from vfioctl.kernel.protocol import DRIVERS_PROBE, Kernel
+
+
+def why_read_only(kernel: Kernel, problem: BadSpec | None, check_ledger: Callable[[], None]) -> str:
+    """Return why nothing can be changed on a host, with what to do about it; empty if it can.
+
+    `problem`: that of the configuration. `check_ledger`: raises StoreDamaged for a ledger that cannot be written."""
+    try:
+        refuse_read_only(kernel)
+        if problem:
+            raise problem
+        refuse_unwritable_files(kernel, [DRIVERS_PROBE])
+        check_ledger()
+    except (BadSpec, NotPermitted, StoreDamaged) as error:
+        return "; ".join(filter(None, (error.message, error.hint)))
+    return ""
 
 
 def refuse_read_only(kernel: Kernel) -> None:

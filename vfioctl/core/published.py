@@ -11,13 +11,18 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from vfioctl.core.caller import is_making
 from vfioctl.kernel.trusted import read_published
 from vfioctl.untrusted_text import parse_json
 
 VERSION = 2
 _READABLE = (1, 2)
-"""Version 1 does not say which process makes a change."""
+"""Version 1 has no claims and no history, and does not say which process makes a change."""
 MOST_BYTES = 16 << 20
+MOST_CHANGES = 50
+"""So many of the newest changes are published, and all unfinished ones."""
+MOST_SUBJECTS = 256
+"""So many devices of each of these changes are published, so that the document stays far below `MOST_BYTES`."""
 
 
 class MarkRow(NamedTuple):
@@ -76,6 +81,39 @@ class BeingChanged(NamedTuple):
         return self.process is not None
 
 
+def with_makers(changes: Iterable[OpenChange]) -> tuple[BeingChanged, ...]:
+    """Return the changes, each with the process that is still making it, if one is."""
+    return tuple(
+        BeingChanged(c.journal, c.subjects, c.pid if is_making(c.pid, c.began, c.lock) else None) for c in changes
+    )
+
+
+class PublishedChange(NamedTuple):
+    """A change of the journal, without what only root may know: its plan, its command line and what went wrong."""
+
+    id: int
+    plan: str
+    """The plan's id."""
+    verb: str
+    subjects: tuple[str, ...]
+    state: str
+    boot_id: str
+    began: str
+    ended: str | None
+    user: str
+    sudo_user: str
+    pid: int | None
+    made_for: str
+
+    @classmethod
+    def checked(cls, columns: Iterable[Any]) -> Self:
+        """Return the change in these columns. Raises ValueError, TypeError."""
+        row = cls(*columns)
+        texts((row.plan, row.verb, row.state, row.boot_id, row.began, row.ended or ""), 6)
+        texts((row.user, row.sudo_user, row.made_for), 3)
+        return row._replace(id=int(row.id), subjects=texts(row.subjects), pid=None if row.pid is None else int(row.pid))
+
+
 class Published(NamedTuple):
     """What root has published of its ledger."""
 
@@ -85,6 +123,8 @@ class Published(NamedTuple):
     unfinished: tuple[OpenChange, ...] = ()
     records: Mapping[str, Any] = {}
     """What each subsystem publishes, by the subsystem's name."""
+    history: tuple[PublishedChange, ...] | None = None
+    """The newest `MOST_CHANGES` changes and the unfinished ones, the newest first; None in version 1."""
 
     def text(self) -> str:
         """Return the document."""
@@ -95,9 +135,9 @@ class Published(NamedTuple):
                 "marks": [mark._asdict() for mark in self.marks],
                 "unfinished": [change._asdict() for change in self.unfinished],
                 "records": self.records,
-            },
-            indent=1,
-        )
+                "history": self.history,
+            }
+        )  # without `indent`, which takes five times as long
 
 
 def is_newer(file: Path, ledger: Path) -> bool:
@@ -125,9 +165,15 @@ def read(path: str, boot_id: str | None = None) -> Published:
             tuple(MarkRow.checked(mark[name] for name in MarkRow._fields) for mark in document["marks"]),
             tuple(OpenChange.checked(change) for change in document["unfinished"]),
             dict(document["records"]),
+            _history_in(document),
         )
     except (TypeError, LookupError, AttributeError):
         raise ValueError("it is no such document") from None
+
+
+def _history_in(document: Mapping[str, Any]) -> tuple[PublishedChange, ...] | None:
+    rows = document.get("history")
+    return None if rows is None else tuple(map(PublishedChange.checked, rows))
 
 
 def texts(values: Iterable[object], count: int | None = None) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -9,7 +10,15 @@ from itertools import groupby
 from pathlib import Path
 from sqlite3 import Connection
 
-from vfioctl.core.published import MOST_BYTES, MarkRow, OpenChange, Published
+from vfioctl.core.published import (
+    MOST_BYTES,
+    MOST_CHANGES,
+    MOST_SUBJECTS,
+    MarkRow,
+    OpenChange,
+    Published,
+    PublishedChange,
+)
 from vfioctl.core.store import Store
 from vfioctl.errors import VfioctlError
 from vfioctl.kernel.files import write_into
@@ -24,6 +33,20 @@ _UNFINISHED = """
     SELECT journal, subject, began, CASE WHEN state = 'open' AND id = (SELECT max(id) FROM journal) THEN pid END
     FROM under_change JOIN journal ON id = journal ORDER BY journal DESC, under_change.rowid
 """
+_HISTORY = """
+    SELECT id, state, boot_id, began, ended, user, sudo_user, pid, made_for FROM journal
+    WHERE id IN (SELECT id FROM journal ORDER BY id DESC LIMIT ?) OR id IN (SELECT journal FROM under_change)
+    ORDER BY id DESC
+"""
+_PLAN = """
+    SELECT json_extract(plan, '$.id'), json_extract(plan, '$.intent.verb'),
+        (SELECT json_group_array(DISTINCT json_extract(value, '$.subject')) FROM json_each(plan, '$.changes'))
+    FROM journal WHERE id = ? AND json_valid(plan)
+"""
+_plans: dict[tuple[Path, int, str], tuple[str, str, tuple[str, ...]]] = {}
+"""Id, verb and subjects of the plans of changes, by ledger, number and time. Reading them from fifty plans takes longer
+than all the rest of a publication, and they never change."""
+_MOST_PLANS = 1000
 
 
 def read_marks(store: Store, *, boot_id: str) -> tuple[MarkRow, ...]:
@@ -58,6 +81,27 @@ def unfinished_in(db: Connection, lock: int) -> tuple[OpenChange, ...]:
     return tuple(changes)
 
 
+def history_in(db: Connection, file: Path) -> tuple[PublishedChange, ...]:
+    """Return the newest changes and the unfinished ones, the newest first. `file`: the ledger, for what is kept."""
+    if len(_plans) > _MOST_PLANS:
+        _plans.clear()
+    changes = []
+    for number, state, boot_id, began, *others in db.execute(_HISTORY, (MOST_CHANGES,)).fetchall():
+        plan = _plans.get((file, number, began)) or _plan_of(db, number)
+        _plans[file, number, began] = plan
+        changes.append(PublishedChange(number, *plan, state, boot_id, began, *others))
+    return tuple(changes)
+
+
+def _plan_of(db: Connection, number: int) -> tuple[str, str, tuple[str, ...]]:
+    """Return the id, the verb and the subjects of a change's plan; empty ones if it is damaged."""
+    row = db.execute(_PLAN, (number,)).fetchone()
+    if row is None:
+        return "", "", ()
+    identifier, verb, subjects = row
+    return str(identifier), str(verb), tuple(map(str, json.loads(subjects)[:MOST_SUBJECTS]))
+
+
 def publish(store: Store, file: Path, records: Mapping[str, Record], boot_id: Callable[[], str]) -> None:
     """Write the document if it is not what the ledger says. `records`: each subsystem's part, by the subsystem's name.
 
@@ -88,6 +132,7 @@ def _is(file: Path, text: bytes) -> bool:
 def _published(store: Store, records: Mapping[str, Record], boot_id: str) -> Published:
     def ask(db: Connection) -> Published:
         own = {name: record(db, boot_id) for name, record in records.items()}
-        return Published(boot_id, marks_in(db, boot_id), unfinished_in(db, lock_inode(store)), own)
+        unfinished, history = unfinished_in(db, lock_inode(store)), history_in(db, store.file)
+        return Published(boot_id, marks_in(db, boot_id), unfinished, own, history)
 
     return store.read(ask, Published(boot_id))

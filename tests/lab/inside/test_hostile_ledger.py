@@ -126,9 +126,12 @@ def test_modes_and_what_others_are_told(host: Host, lab: Topology) -> None:
     assert {address: kind for address, kind in marks.items() if kind} == {lab.audio: "wedged"}
     assert f"a change of {lab.far_display} was interrupted" in answer.stderr
     assert "cannot" not in answer.stderr
-    refused = theirs("history")
-    assert (refused.returncode, "Traceback" in refused.stderr) == (3, False), refused.stderr
-    assert "run it as root" in refused.stderr
+    known = theirs("history")
+    assert (known.returncode, "Traceback" in known.stderr) == (0, False), known.stderr
+    assert f"unbind {lab.far_display}" in known.stdout
+    refused = theirs("history", "show", "999")
+    assert refused.returncode == 3, refused.stderr
+    assert "only root may read changes other than" in refused.stderr
     host.recover()
     host.session.journal.unmark([lab.audio], boot_id=host.session.boot_id)
     assert "cut short" not in theirs("inventory").stderr

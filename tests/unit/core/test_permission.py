@@ -116,7 +116,7 @@ def test_of_an_ordinary_user_on_this_machine(fast_folder: Path, monkeypatch: pyt
     fast_folder.chmod(0o755)
     file = fast_folder / "drivers_probe"
     file.touch(0o644)
-    monkeypatch.setattr("vfioctl.session.DRIVERS_PROBE", str(file))
+    monkeypatch.setattr("vfioctl.core.permission.DRIVERS_PROBE", str(file))
     monkeypatch.setattr(Live, "has", lambda _, path: os.path.exists(path))
     session = Session(Live(), fast_folder / "ledger.db")
     assert session.why_read_only() == ""

@@ -195,7 +195,7 @@ def test_a_change_that_ends_while_it_is_looked_at_was_not_interrupted(
         session.journal.end(number, JournalState.DONE, boot_id=session.boot_id, now=stamp())
         return False
 
-    for name in ("vfioctl.core.caller.is_making", "vfioctl.core.journal.is_making"):
+    for name in ("vfioctl.core.published.is_making", "vfioctl.core.journal.is_making"):
         monkeypatch.setattr(name, ends)
     assert session.being_changed() == ()
     with session.store.transaction() as db:

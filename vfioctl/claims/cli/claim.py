@@ -107,11 +107,14 @@ def list_claims(
   vfioctl claim show CLAIM --json --simulate hgx8""")
 def show(ctx: typer.Context, name: ClaimId, *, as_json: AsJson = False) -> None:
     """Show one claim: its devices, their device files, and its events."""
-    api = ClaimsApi(opened(ctx))
+    session = opened(ctx)
+    api = ClaimsApi(session)
     claim = api.claim(name)
     stale = why_stale(claim, api.stale([claim]))
     unusable = stale or why_stale(claim, unverified([claim], api.boot_id))
     nodes, request, events = api.nodes(claim), api.request(claim), api.events(claim)
+    if session.reads_published:
+        say("vfioctl: only root may read the labels, the request, the commands and the events of a claim")
     if as_json:
         document = claim_document(claim, nodes, stale=unusable) | {"request": request}
         emit_document(document | {"events": [event._asdict() for event in events]})

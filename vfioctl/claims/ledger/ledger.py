@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import astuple, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.claims.ledger import rows
@@ -71,10 +71,7 @@ class ClaimLedger:
 
     def claim(self, name: str) -> Claim:
         """Return the claim with this id, or the only one whose id begins so. Raises BadSpec, StoreDamaged."""
-        if len(name) < _SHORTEST or not name.isalnum():
-            raise BadSpec(f"not a claim: {name[:40]!r}", hint="vfioctl claim list shows their ids")
-
-        start = (f"{name.lower()}*",)
+        start = (f"{claim_id(name)}*",)
         found: tuple[Claim, ...] = self._store.read(
             lambda db: tuple(map(rows.claim_in, db.execute(rows.BEGINNING, start).fetchall())), ()
         )
@@ -174,6 +171,13 @@ class ClaimLedger:
         return changed
 
 
+def claim_id(name: str) -> str:
+    """Return the beginning of an id that a user named. Raises BadSpec."""
+    if len(name) < _SHORTEST or not name.isalnum():
+        raise BadSpec(f"not a claim: {name[:40]!r}", hint="vfioctl claim list shows their ids")
+    return name.lower()
+
+
 def settle(
     db: sqlite3.Connection, claim: Claim, state: ClaimState, moment: Moment, *, plan: str = "", why: str = ""
 ) -> Claim:
@@ -260,7 +264,9 @@ def reservations(session: Session) -> tuple[Reservation, ...]:
     )
 
 
-def published(db: sqlite3.Connection, boot_id: str) -> Iterable[Iterable[object]]:
-    """Return what is published for users who may not read the ledger: the devices of claims, and their owners."""
+def published(db: sqlite3.Connection, boot_id: str) -> Mapping[str, object]:
+    """Return what is published for users who may not read the ledger: the devices of claims and their owners, and the
+    newest live claims. Rows are published as the ledger has them, without making claims of them: each change waits."""
     del boot_id
-    return [astuple(row) for row in rows.reservations_in(db)]
+    reserved = [(row.subject, row.by, row.owner, row.whole, row.release) for row in rows.reservations_in(db)]
+    return {"reservations": reserved, "live": db.execute(rows.PUBLIC, (rows.MOST_PUBLISHED,)).fetchall()}

@@ -31,6 +31,15 @@ ALL = f"SELECT {_COLUMNS} FROM claim ORDER BY claim.rowid DESC"  # noqa: S608 - 
 LIVE = f"""
     SELECT {_COLUMNS} FROM claim_live JOIN claim ON claim.id = claim_live.claim ORDER BY claim.rowid DESC
 """  # noqa: S608 - constants
+PUBLIC = """
+    SELECT claim.id, claim.owner, state, devices, since, boot_id, cpus, hugepages, '', '{}', expires, NULL, '',
+        user, sudo_user, pid, '', plans
+    FROM claim_live JOIN claim ON claim.id = claim_live.claim ORDER BY claim.rowid DESC LIMIT ?
+"""
+"""What ordinary users may know: not the key, which repeats a request, nor the labels, the command line and what went
+wrong, in which people and programs may have written anything."""
+MOST_PUBLISHED = 2000
+"""So many of the newest live claims are published."""
 BEGINNING = f"SELECT {_COLUMNS} FROM claim WHERE id GLOB ? LIMIT 2"  # noqa: S608 - constants
 ONE = f"SELECT {_COLUMNS} FROM claim WHERE id = ?"  # noqa: S608 - constants
 _WHOLE = """
@@ -171,11 +180,23 @@ def reservations_in(db: sqlite3.Connection, *, cpus: bool = False) -> Iterator[R
 def reservations_published(records: Any) -> Iterator[Reservation]:
     """Yield the same as root has published it. Raises StoreDamaged."""
     try:
-        for subject, by, owner, whole, release in records:
+        # earlier releases published nothing else
+        for subject, by, owner, whole, release in records if isinstance(records, list) else records["reservations"]:
             texts((subject, by, owner, release), 4)
             yield Reservation(subject, by, owner, whole is True, release)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, KeyError):
         raise StoreDamaged("what root publishes of the ledger has no records of claims") from None
+
+
+def claims_published(records: Any) -> tuple[Claim, ...]:
+    """Return the live claims that root has published, the newest first. Raises StoreDamaged."""
+    try:
+        return tuple(claim_in(tuple(row)) for row in records["live"])
+    except (TypeError, ValueError, KeyError):
+        raise StoreDamaged(
+            "what root publishes of the ledger has no claims",
+            hint="run it as root; the next change as root publishes it",
+        ) from None
 
 
 def _labels_in(text: str) -> dict[str, str]:
