@@ -360,6 +360,7 @@ OUTPUTS: Mapping[str, tuple[str, ...]] = {
     "hook install": CHANGE,
     "hook remove": CHANGE,
     "holders": ("holders",),
+    "watch": ("host-event",),
     "history": ("history",),
     "history show": ("history-show",),
     "history prune": ("history-prune",),

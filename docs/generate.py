@@ -36,6 +36,7 @@ from vfioctl.inventory.model import document, functions, holders, machine
 from vfioctl.inventory.model.document import InventoryDocument
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.holders import Holders
+from vfioctl.overview.model.event import HostEvent
 from vfioctl.placement.model import placement
 from vfioctl.placement.model.placement import PlacementDocument
 from vfioctl.vgpu.model import vgpu
@@ -73,6 +74,7 @@ PRINTED: Mapping[str, Any] = {
     "history-prune": documents.Pruned,
     "history-show": JournalEntry,
     "holders": Holders,
+    "host-event": HostEvent,
     "hosts": documents.BundledHosts,
     "hosts-reboot": documents.RebootedHost,
     "hosts-reset": documents.ResetHost,

@@ -44,10 +44,11 @@ class OverviewApi:
         comes an event of `EventSource.WATCH` with the action `interval`, for what notifies nobody: holders, usage,
         driver_override. Its action `lost` means that events were missed, or a source cannot be followed: see
         `detail`."""
-        from vfioctl.overview.watch.watch import watch
+        from vfioctl.overview.watch.watch import watching
 
-        for events in watch(self._session, stop=stop, interval=interval):
-            yield from events
+        with watching(self._session, stop=stop, interval=interval) as portions:
+            for events in portions:
+                yield from events
 
     def follow(
         self, *, stop: Stop, interval: float = 2.0, without: Collection[Part] = ()

@@ -58,6 +58,7 @@ ARGUMENTS = {
     "claim adopt": ("--owner user/\u202ex --device gpu0", "--owner user/a --device gpu1"),
     "reconcile": ("", "--fix"),
     "claim watch": (),  # it never ends
+    "watch": (),  # nor does this
     "cdi generate": ("--all", "--kind \x1b[2J", "--claim \u202ex"),
     "cdi list": ("",),
     "cdi validate": ("{host}", "\x1b[2J"),

@@ -21,6 +21,8 @@ from vfioctl.app import places
 from vfioctl.claims.api import ClaimsApi
 from vfioctl.console.lazy import built
 from vfioctl.kernel.recorded.tree import form
+from vfioctl.overview.api import OverviewApi
+from vfioctl.overview.model.event import EventSource, HostEvent
 
 LINES = """
 apply {folder}/plan.json
@@ -39,6 +41,7 @@ claim show {claim}
 claim renew {claim} --ttl 2h
 claim transfer {claim} --to vm/b
 claim watch
+watch
 inventory
 cdi generate --all --dry-run
 cdi generate --all
@@ -185,6 +188,8 @@ def folder(tmp_path: Path, run: Run) -> Path:
 
 def test_what_each_command_prints(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ClaimsApi, "watch", lambda self: self.events(self.claims()[0])[:1])
+    happened = HostEvent("2026-11-26T18:00:00.000+00:00", EventSource.KERNEL, "bind", "0000:1b:00.0")
+    monkeypatch.setattr(OverviewApi, "watch", lambda *_, **__: [happened])
     commands = Commands(run, "hgx8", folder)
     commands(LINES)
     assert commands.succeeded == {command_of(line.split()) for line in LINES.splitlines() if line}

@@ -78,8 +78,10 @@ def test_a_snapshot_does_not_depend_on_the_order_in_which_a_directory_is_read(na
             names, *maps = super().directory(path, wanted, links)
             return Directory(names, *(dict(random.sample([*each.items()], len(each))) for each in maps))
 
-        def nvml(self, gpus: Sequence[str], *, types: bool = False, links: bool = False) -> Callable[[], NvmlAnswer]:
-            answer = super().nvml(gpus, types=types, links=links)()
+        def nvml(
+            self, gpus: Sequence[str], *, types: bool = False, links: bool = False, usage: bool = False
+        ) -> Callable[[], NvmlAnswer]:
+            answer = super().nvml(gpus, types=types, links=links, usage=usage)()
             assert not isinstance(answer, Unanswered)
             return lambda: dict(reversed([*answer.items()]))
 

@@ -1,6 +1,6 @@
 """The life of libvirt's domains: a program of its own that writes a line of JSON for each event, and ends with libvirt.
 
-`python -m vfioctl.kernel.libvirt.events URI`. libvirt's event loop belongs to a whole process, and a daemon that hangs
+`vfioctl.kernel.live.domain_events` starts it. libvirt's event loop belongs to a whole process, and a daemon that hangs
 stops it: neither may happen to the process that watches. It ends when its standard input does."""
 
 from __future__ import annotations
@@ -47,13 +47,10 @@ def _write(_connection: Any, domain: Any, event: int, _detail: int, _opaque: Any
 
 
 def _say(event: str, name: str, uuid: str) -> None:
-    print(json.dumps([event, name, uuid]), flush=True)  # noqa: T201 - this process is for it
+    sys.stdout.write(f"{json.dumps([event, name, uuid])}\n")
+    sys.stdout.flush()
 
 
 def _failed(why: str) -> int:
     _say("", why.strip(), "")
     return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))

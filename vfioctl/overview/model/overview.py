@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from vfioctl.claims.model.claim import Claim
-from vfioctl.core.published import BeingChanged
 from vfioctl.domain.model.listing import ListedDomain
 from vfioctl.inventory.model.functions import Inventory
 from vfioctl.inventory.model.holders import Holders
 from vfioctl.inventory.model.usage import Usage
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.vgpu.model.vgpu import Vgpus
+
+if TYPE_CHECKING:
+    from vfioctl.core.published import BeingChanged
 
 
 class Part(StrEnum):

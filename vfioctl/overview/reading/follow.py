@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 from vfioctl.overview.model.event import INTERVAL, LOST, EventSource, HostEvent, Stop
 from vfioctl.overview.model.overview import Overview, Part
 from vfioctl.overview.reading.look import look
 from vfioctl.overview.reading.refresh import refresh
-from vfioctl.overview.watch.watch import watch
+from vfioctl.overview.watch.watch import watching
 
 if TYPE_CHECKING:
     from vfioctl.session import Session
@@ -20,7 +19,7 @@ Following = Iterator[tuple[Overview, tuple[HostEvent, ...]]]
 
 def follow(session: Session, *, stop: Stop, interval: float, without: Collection[Part]) -> Following:
     """See `OverviewApi.follow`. The events are followed before the first look, so that none is missed."""
-    with closing(watch(session, stop=stop, interval=interval)) as portions:  # type: ignore[type-var]
+    with watching(session, stop=stop, interval=interval) as portions:
         overview = look(session, without)
         yield overview, ()
         for events in portions:

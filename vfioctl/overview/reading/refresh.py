@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vfioctl.inventory.api import Processes
     from vfioctl.inventory.model.functions import Inventory
     from vfioctl.inventory.model.holders import Holders
-    from vfioctl.inventory.model.values import PciAddress
+    from vfioctl.inventory.model.values import PciAddress, Subject
     from vfioctl.session import Session
     from vfioctl.vgpu.model.vgpu import Vgpus
 
@@ -98,8 +98,11 @@ def _holders(
     scope = scope_of_gpus(inventory)
     fresh = parts.holders([function for function in scope if function.address in read], inventory, vgpus, processes)
     others = {function.address for function in scope if function.address not in read}
+    places: dict[Subject, int] = {function.address: place for place, function in enumerate(scope)}
+    devices = (*(device for device in last.devices if device in others), *fresh.devices)
+    holders = (*(holder for holder in last.holders if holder.address in others), *fresh.holders)
     return replace(
         fresh,
-        devices=(*(device for device in last.devices if device in others), *fresh.devices),
-        holders=(*(holder for holder in last.holders if holder.address in others), *fresh.holders),
+        devices=tuple(sorted(devices, key=lambda device: places.get(device, len(places)))),
+        holders=tuple(sorted(holders, key=lambda holder: places.get(holder.address, len(places)))),
     )

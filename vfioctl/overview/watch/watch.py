@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,6 +18,7 @@ from vfioctl.overview.watch.sources import FeedSource, LedgerSource
 if TYPE_CHECKING:
     from vfioctl.session import Session
 
+Portions = Iterator[tuple[HostEvent, ...]]
 _TICK = 0.1
 """Seconds between looks at files, and at `stop`."""
 
@@ -29,11 +31,13 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
-def watch(session: Session, *, stop: Stop, interval: float) -> Iterator[tuple[HostEvent, ...]]:
-    """Yield the events of `OverviewApi.watch`, those of one moment together."""
+@contextmanager
+def watching(session: Session, *, stop: Stop, interval: float) -> Iterator[Portions]:
+    """Follow the sources from the beginning of the block on. The value yields events, those of one moment together."""
     sources = _sources(session)
     try:
-        yield from _follow(sources, stop=stop, interval=interval)
+        first = tuple(event for source in sources for event in source.events())  # this opens them
+        yield _follow(sources, first, stop=stop, interval=interval)
     finally:
         for source in sources:
             source.close()
@@ -49,8 +53,11 @@ def _sources(session: Session) -> Sequence[Source]:
     return kernel_events, LedgerSource(session), FeedSource(EventSource.LIBVIRT, partial(kernel.domain_events, uri))
 
 
-def _follow(sources: Sequence[Source], *, stop: Stop, interval: float) -> Iterator[tuple[HostEvent, ...]]:
-    gathered, again = Coalescing(), time.monotonic() + interval
+def _follow(sources: Sequence[Source], first: Sequence[HostEvent], *, stop: Stop, interval: float) -> Portions:
+    gathered, moment = Coalescing(), time.monotonic()
+    again = moment + interval
+    for event in first:
+        gathered.add(event, now=moment)
     while not stop():
         moment = time.monotonic()
         for source in sources:
