@@ -29,12 +29,13 @@ def follow(session: Session, *, stop: Stop, interval: float, without: Collection
 
 def updated(session: Session, last: Overview, events: Collection[HostEvent]) -> Overview:
     """Return `last` as the host is after these events."""
-    if any(event.source is EventSource.WATCH and event.action == LOST for event in events):
+    lost = {event.subject for event in events if event.source is EventSource.WATCH and event.action == LOST}
+    if lost - {EventSource.LIBVIRT}:
         return look(session, last.without)
     addresses = dict.fromkeys(address for event in events for address in event.addresses)
     whole = set[Part]()
     if any(event.action == INTERVAL for event in events):
         whole |= {Part.HOLDERS, Part.USAGE}
-    if any(event.source is EventSource.LIBVIRT for event in events):
+    if lost or any(event.source is EventSource.LIBVIRT for event in events):
         whole |= {Part.DOMAINS, Part.HOLDERS}
     return refresh(session, last, addresses, whole)
