@@ -139,4 +139,11 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
             "recover": Command(CHANGE, "Recover interrupted changes."),
         },
     ),
+    Subsystem(
+        name="tui",
+        cli="vfioctl.tui.cli",
+        commands={
+            "tui": Command(LOOK, "Show devices, claims, vGPUs, domains and changes on live screens."),
+        },
+    ),
 )

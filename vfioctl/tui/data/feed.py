@@ -1,0 +1,190 @@
+"""Reads the host and follows its events in two threads, and keeps what they found until it is taken.
+
+Reads what an event names, and all of it at the start, when that is asked for, and once a minute: nothing reports that
+a process opens a device."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, NamedTuple
+
+from vfioctl.errors import VfioctlError
+from vfioctl.overview.model.event import EventSource
+from vfioctl.overview.model.overview import Part
+from vfioctl.tui.data import standin
+from vfioctl.tui.data.threads import start
+
+if TYPE_CHECKING:
+    from vfioctl.core.change import JournalEntry
+    from vfioctl.host import Host
+    from vfioctl.inventory.model.values import PciAddress
+    from vfioctl.overview.model.event import HostEvent
+    from vfioctl.overview.model.overview import Overview
+
+PAUSE = 0.25
+"""Seconds between two readings: a storm of events costs at most four a second."""
+_SLOW = (Part.HOLDERS, Part.DOMAINS, Part.USAGE)
+"""What the first reading leaves out, so that the devices are seen soon."""
+_WHOLE = 60.0
+_USAGE = 10.0
+_MOST_EVENTS = 1000
+MOST_CHANGES = 200
+"""The changes that the screen of the history has; `vfioctl history` lists all."""
+
+
+class News(NamedTuple):
+    """What was found since it was taken last. None and empty: nothing new."""
+
+    overview: Overview | None
+    problem: str | None
+    """Why the last reading failed; empty if it did not."""
+    events: tuple[HostEvent, ...]
+    changes: tuple[JournalEntry, ...] | None
+    changes_problem: str
+
+
+class Feed:
+    """The news of one host. `interval`: seconds between looks where nothing notifies."""
+
+    def __init__(self, host: Host, *, interval: float = 2.0) -> None:
+        self._host, self._interval = host, interval
+        self._condition, self._ended = threading.Condition(), threading.Event()
+        self._addresses: set[PciAddress]
+        self._all, self._addresses, self._history = True, set(), False
+        self._overview: Overview | None = None
+        self._last: Overview | None = None
+        self._problem: str | None = None
+        self._events: deque[HostEvent] = deque(maxlen=_MOST_EVENTS)
+        self._changes: tuple[JournalEntry, ...] | None = None
+        self._changes_problem = ""
+        self._announce: Callable[[], None] | None = None
+        self._announced = False
+        self.reading_since: float | None = None
+        """When the reading under way began, by the monotonic clock."""
+
+    def start(self) -> None:
+        """Start both threads."""
+        start("reader", self._read)
+        start("watcher", self._watch)
+
+    def stop(self) -> None:
+        """End both threads as soon as their calls return."""
+        self._ended.set()
+        with self._condition:
+            self._announce = None
+            self._condition.notify_all()
+
+    def announce(self, callback: Callable[[], None]) -> None:
+        """Call this in one of the threads when there is news, once until it is taken."""
+        with self._condition:
+            self._announce = callback
+            self._announced = True
+        callback()
+
+    def take(self) -> News:
+        """Return the news."""
+        with self._condition:
+            news = News(self._overview, self._problem, tuple(self._events), self._changes, self._changes_problem)
+            self._overview = self._problem = self._changes = None
+            self._events.clear()
+            self._announced = False
+        return news
+
+    def ask(self, addresses: Collection[PciAddress] | None = None, *, history: bool = False) -> None:
+        """Read these functions again, or everything; with `history`, the changes of the journal too."""
+        with self._condition:
+            self._all = self._all or addresses is None
+            self._addresses.update(addresses or ())
+            self._history = self._history or history
+            self._condition.notify_all()
+
+    def ask_history(self) -> None:
+        """Read the changes of the journal."""
+        self.ask((), history=True)
+
+    def _tell(self) -> None:
+        with self._condition:
+            callback = None if self._announced else self._announce
+            self._announced = self._announced or callback is not None
+        if callback:
+            callback()
+
+    def _read(self) -> None:
+        self._look(None, without=_SLOW)
+        while not self._ended.is_set():
+            addresses, history = self._wanted()
+            if self._ended.is_set():
+                return
+            began = time.monotonic()
+            if addresses is None or addresses:
+                self._look(addresses)
+            if history:
+                self._look_back()
+            self._ended.wait(max(0.0, began + PAUSE - time.monotonic()))
+
+    def _wanted(self) -> tuple[Collection[PciAddress] | None, bool]:
+        """Wait until something is to be read; return which functions, None for all, and whether the changes."""
+        usage = list(self._last.usage) if self._last else []
+        seconds = _USAGE if usage else _WHOLE
+        with self._condition:
+            asked = self._condition.wait_for(
+                lambda: self._all or self._addresses or self._history or self._ended.is_set(), seconds
+            )
+            if not asked:
+                whole = time.monotonic() - self._whole_at >= _WHOLE - _USAGE / 2
+                return None if whole or not usage else usage, False
+            wanted = None if self._all else frozenset(self._addresses)
+            history = self._history
+            self._all, self._history = False, False
+            self._addresses.clear()
+        return wanted, history
+
+    _whole_at = 0.0
+
+    def _look(self, addresses: Collection[PciAddress] | None, *, without: Collection[Part] = ()) -> None:
+        self.reading_since = time.monotonic()
+        problem, overview = "", None
+        try:
+            if addresses is None or self._last is None:
+                overview = standin.overview(self._host, without=without)
+                self._whole_at = time.monotonic()
+            else:
+                overview = standin.refresh(self._host, self._last, addresses)
+        except VfioctlError as error:
+            problem = error.message
+        with self._condition:
+            self._last = self._overview = overview or self._last
+            self._problem = problem
+            self.reading_since = None
+        self._tell()
+
+    def _look_back(self) -> None:
+        try:
+            changes, problem = self._host.history(most=MOST_CHANGES), ""
+        except VfioctlError as error:
+            changes, problem = (), error.message
+        with self._condition:
+            self._changes, self._changes_problem = changes, problem
+        self._tell()
+
+    def _watch(self) -> None:
+        try:
+            for event in standin.watch(self._host, stop=self._ended.is_set, interval=self._interval):
+                self._hear(event)
+        except VfioctlError as error:
+            from vfioctl.overview.model.event import HostEvent
+
+            lost = HostEvent(
+                at=standin.now(), source=EventSource.WATCH, action="lost", subject="", detail=error.message
+            )
+            self._hear(lost)
+
+    def _hear(self, event: HostEvent) -> None:
+        with self._condition:
+            self._events.append(event)
+        if event.source is not EventSource.WATCH:
+            self.ask(event.addresses or None, history=event.source is EventSource.LEDGER)
+        self._tell()

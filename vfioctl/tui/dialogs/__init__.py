@@ -1,0 +1,1 @@
+"""The pages that open over the screens: menu, form, plan, progress, help, quit. May not call the library."""

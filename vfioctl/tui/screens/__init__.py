@@ -1,0 +1,1 @@
+"""What each screen lists, and the details of one row. May not call textual."""

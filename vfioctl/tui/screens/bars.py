@@ -1,0 +1,110 @@
+"""The lines above and below the table, and the help. Reads no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.cells import cell_len
+from rich.console import RenderableType
+from rich.text import Text
+
+from vfioctl.console.columns import fact_grid
+from vfioctl.console.words import plain
+from vfioctl.overview.model.overview import Overview
+from vfioctl.tui.model.actions import offered
+from vfioctl.tui.model.sheet import View, cut
+from vfioctl.tui.screens.sheets import summary
+
+_SLOW = 5.0
+"""Seconds after which a reading that has not ended is mentioned."""
+_KEYS = (
+    ("arrows, PgUp, PgDn, Home, End", "move; Left and Right hide and show what is below a row"),
+    ("Space", "select a row, and several; actions are for all of them"),
+    ("Esc", "leave details, filter or selection"),
+    ("Enter", "the menu of actions, with the reason why one is not possible"),
+    ("1 to 6", "the screens"),
+    ("/", "filter: rows that have all the words"),
+    ("s", "sort by the next column"),
+    ("d", "details of the row: beside the table from 120 columns, else in its place"),
+    ("a", "devices: all functions, not only GPUs and what travels with them"),
+    ("r", "read the host again at once"),
+    ("p", "the change that is under way, or the last one"),
+    (":", "the command palette"),
+    ("?", "this page"),
+    ("q", "quit; asks while a change is under way"),
+    ("mouse", "click a row, a title to sort, the bar; a second click opens the menu"),
+)
+
+
+def _places() -> Iterator[tuple[View, str, int]]:
+    """Yield each screen, its label in the bar, and where that begins."""
+    left = 0
+    for number, view in enumerate(View, 1):
+        label = f" {number} {view} "
+        yield view, label, left
+        left += len(label) + 1
+
+
+def bar(view: View, width: int) -> Text:
+    """Return the bar of the screens."""
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for other, label, _ in _places():
+        text.append(f"[{label[1:-1]}]" if other is view else label, style="bold reverse" if other is view else "")
+        text.append(" ")
+    name = "vfioctl "
+    room = width - text.cell_len - len(name)
+    if room >= 0:
+        text.append(" " * room + name, style="dim")
+    return text
+
+
+def view_at(x: int) -> View | None:
+    """Return the screen whose label is at a column of the bar."""
+    return next((view for view, label, left in _places() if left <= x < left + len(label)), None)
+
+
+def status(overview: Overview | None, host: str, problem: str, waits: float, width: int) -> Text:
+    """Return the line about the host. `waits`: seconds since the reading that is under way began."""
+    host = plain(host)
+    if overview is None:
+        left = f"{host}: {plain(problem)}" if problem else f"{host}: reading, {waits:.0f} s"
+        return Text(cut(left, width, "~"), style="bold" if problem else "", no_wrap=True)
+    time = f"{overview.at[11:19]} UTC"
+    left = summary(overview)
+    if problem or waits > _SLOW:
+        why = plain(problem) or f"no answer for {waits:.0f} s"
+        return Text(cut(f"STALE, as of {time}: {why}", width, "~"), style="bold red", no_wrap=True)
+    right = f"{host}  {time}" if cell_len(left) + cell_len(host) + len(time) + 4 <= width else time
+    room = width - cell_len(right)
+    return Text.assemble((cut(left, room, "~"), ""), (right, "dim"), no_wrap=True)
+
+
+def keys_line(selected: int, width: int) -> Text:
+    """Return the line of keys."""
+    text = Text(no_wrap=True, overflow="crop")
+    if selected:
+        text.append(f" {selected} selected, Esc: none ", style="reverse")
+        text.append(" ")
+    keys = (("Enter", "actions"), ("Space", "select"), ("/", "filter"), ("s", "sort"), ("d", "details"))
+    for key, what in (*keys, ("?", "help"), ("q", "quit")):
+        if text.cell_len + len(key) + len(what) + 3 > width:
+            break
+        text.append(key, style="bold").append(f" {what}  ")
+    return text
+
+
+def help_parts(view: View) -> list[RenderableType]:
+    """Return the page of keys."""
+    actions = [(action.key, action.title) for action in offered(view)]
+    return [
+        Text("Actions here", style="bold"),
+        fact_grid(actions, style="bold", least=4),
+        Text(),
+        Text("Everywhere", style="bold"),
+        fact_grid(_KEYS, style="bold"),
+        Text(),
+        Text(
+            "An action shows its plan first, as --dry-run prints it. Only y applies it. A change can be left: it goes "
+            "on, and p shows it again. If the terminal is in disorder after a kill -9, the command reset repairs it."
+        ),
+    ]

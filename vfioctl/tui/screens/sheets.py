@@ -1,0 +1,205 @@
+"""Which sheet each screen shows, and the details of one of its rows. May call the library only for the details of a
+claim, which read its device files: call it in a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from vfioctl.console.history_page import change_page
+from vfioctl.console.words import counted, listed, plain
+from vfioctl.core.change import JournalEntry
+from vfioctl.inventory.render.function import function_page
+from vfioctl.inventory.render.holders import holders_page
+from vfioctl.inventory.render.phrases import iommu_line
+from vfioctl.overview.model.event import HostEvent
+from vfioctl.overview.model.overview import Overview
+from vfioctl.tui.model.names import Names
+from vfioctl.tui.model.sheet import Column, Row, Sheet, View, arranged
+from vfioctl.tui.screens import lists
+from vfioctl.tui.screens.devices import COLUMNS, VFS, DeviceRows, capacity_words, usage_words
+from vfioctl.vgpu.render.listing import vgpu_page
+
+if TYPE_CHECKING:
+    from vfioctl.claims.model.claim import Claim
+    from vfioctl.host import Host
+
+_COLUMNS: Mapping[View, tuple[Column, ...]] = {
+    View.DEVICES: COLUMNS,
+    View.CLAIMS: lists.CLAIMS,
+    View.VGPUS: lists.VGPUS,
+    View.DOMAINS: lists.DOMAINS,
+    View.HISTORY: lists.HISTORY,
+    View.LOG: lists.LOG,
+}
+
+
+@dataclass(frozen=True)
+class Known:
+    """All that was read of the host by now."""
+
+    overview: Overview
+    names: Names
+    changes: tuple[JournalEntry, ...] = ()
+    changes_problem: str = ""
+    events: tuple[tuple[int, HostEvent], ...] = ()
+    """Numbered from 1, the newest first."""
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """How the user wants a screen's rows."""
+
+    words: tuple[str, ...] = ()
+    sort: int | None = None
+    folded: frozenset[str] = frozenset()
+    """Rows that are open although they would be closed, or the other way round."""
+    everything: bool = False
+
+
+def sheet_of(view: View, known: Known, arrangement: Arrangement) -> Sheet:
+    """Return what a screen shows."""
+    rows = list(_rows(view, known, everything=arrangement.everything))
+    closed = {row.key for row in rows if row.key.startswith(VFS)} ^ arrangement.folded
+    shown = arranged(rows, words=arrangement.words, closed=closed, sort=arrangement.sort)
+    return Sheet(_COLUMNS[view], list(shown), arrangement.sort)
+
+
+def _rows(view: View, known: Known, *, everything: bool) -> Iterator[Row]:
+    overview = known.overview
+    if view is View.DEVICES:
+        return DeviceRows(overview, known.names, everything=everything).rows()
+    if view is View.CLAIMS:
+        return lists.claim_rows(overview)
+    if view is View.VGPUS:
+        return lists.vgpu_rows(overview, lambda card: _name(known, card))
+    if view is View.DOMAINS:
+        return lists.domain_rows(overview)
+    if view is View.HISTORY:
+        under_way = {change.number: change.under_way for change in overview.unfinished}
+        return lists.history_rows(known.changes, under_way, known.changes_problem)
+    return lists.log_rows(known.events)
+
+
+def sortable(view: View) -> int:
+    """Return the number of columns of a screen."""
+    return len(_COLUMNS[view])
+
+
+def column_title(view: View, column: int) -> str:
+    """Return the title of a column."""
+    return _COLUMNS[view][column].title
+
+
+def _name(known: Known, address: str) -> str:
+    function = next((f for f in known.overview.inventory.functions if f.address == address), None)
+    return known.names.of(function) if function else ""
+
+
+def summary(overview: Overview) -> str:
+    """Return a line about the whole host."""
+    inventory = overview.inventory
+    gpus = [gpu for gpu in inventory.gpus if not gpu.is_vf]
+    ready = sum(map(inventory.is_ready, gpus))
+    parts = [f"{counted(len(gpus), 'GPU')}, {ready or 'none'} ready for a guest" if gpus else "no GPU"]
+    if overview.claims:
+        parts.append(counted(len(overview.claims), "claim"))
+    if overview.vgpus.instances:
+        parts.append(counted(len(overview.vgpus.instances), "vGPU"))
+    if not inventory.iommu.translating:
+        parts.append(iommu_line(inventory))
+    return plain(", ".join(parts))
+
+
+def details(host: Host, view: View, key: str, known: Known, width: int) -> list[RenderableType]:
+    """Return all about one row, as the command line shows it; nothing for a heading. May raise VfioctlError."""
+    overview = known.overview
+    if view is View.DEVICES:
+        return _device(known, key.removeprefix(VFS), width)
+    if view is View.CLAIMS:
+        claim = next((claim for claim in overview.claims if claim.id == key), None)
+        return _claim(host, claim) if claim else []
+    if view is View.VGPUS:
+        return _vgpu(known, key)
+    if view is View.DOMAINS:
+        return _domain(overview, key)
+    if view is View.HISTORY:
+        entry = next((entry for entry in known.changes if str(entry.id) == key), None)
+        return [change_page(entry, host.session.registry)] if entry else []
+    event = next((event for number, event in known.events if str(number) == key), None)
+    return [Text(plain(f"{name:9}  {value}")) for name, value in vars(event).items() if value] if event else []
+
+
+def _device(known: Known, key: str, width: int) -> list[RenderableType]:
+    overview, inventory = known.overview, known.overview.inventory
+    function = next((f for f in inventory.functions if f.address == key), None)
+    if function is None:
+        why = next((why for address, why in inventory.unread.items() if address == key), "")
+        return [Text(plain(f"{key} could not be read: {why}"))] if why else []
+    parts: list[RenderableType] = [function_page(inventory, function.address, width=width)]
+    holders = [h for h in overview.holders.holders if h.address in (function.address, *function.mdevs)]
+    if holders:
+        from dataclasses import replace
+
+        own = replace(overview.holders, devices=(function.address,), holders=tuple(holders), marks=(), reservations=())
+        parts += [Text(), Text("Held by", style="bold"), holders_page(own, width=width)]
+    if usage := usage_words(overview.usage.get(function.address)):
+        parts += [Text(), Text(f"In use: {usage}, as {plain(overview.usage[function.address].source)} reports")]
+    card = next((card for card in overview.vgpus.cards if card.id == key), None)
+    if card:
+        parts += [Text(), Text(plain(f"vGPUs: {capacity_words(card)}"))]
+    return parts
+
+
+def _claim(host: Host, claim: Claim) -> list[RenderableType]:
+    from vfioctl.claims.render.claims import claim_page
+
+    api = host.claims
+    page = claim_page(claim, api.nodes(claim), api.events(claim), boot_id=api.boot_id, request=api.request(claim))
+    return [page]
+
+
+def _vgpu(known: Known, key: str) -> list[RenderableType]:
+    vgpu = next((vgpu for vgpu in known.overview.vgpus.instances if vgpu.id == key), None)
+    if vgpu:
+        reserved = known.overview.inventory.reserved.get(vgpu.id)
+        claimed = [Text(), Text(plain(f"{reserved.words}."))] if reserved else []
+        return [vgpu_page(vgpu, _name(known, vgpu.card)), *claimed]
+    card = next((c for c in known.overview.vgpus.cards if key.partition(":")[2].partition("/")[0] == c.id), None)
+    if card is None:
+        return []
+    from vfioctl.vgpu.render.listing import vgpu_types_page
+
+    return [vgpu_types_page([card], {card.id: _name(known, card.id)}, (), (), width=lists_width())]
+
+
+def lists_width() -> int:
+    """Return a width in which the table of types is whole; the page scrolls."""
+    return 76
+
+
+def _domain(overview: Overview, key: str) -> list[RenderableType]:
+    domain = next((domain for domain in overview.domains if domain.name == key), None)
+    if domain is None:
+        return []
+    from vfioctl.console.columns import fact_grid
+    from vfioctl.units import format_size
+
+    facts: Sequence[tuple[str, str]] = (
+        ("UUID", domain.uuid),
+        ("state", domain.state),
+        ("defined by", "vfioctl" if domain.ours else "somebody else"),
+        ("claim", domain.claim),
+        ("template", domain.template),
+        ("unknown", domain.unknown),
+        ("devices", listed(domain.devices)),
+        ("vCPUs", str(domain.vcpus or "")),
+        ("pinned", ", ".join(f"{pin.vcpu} to {pin.cpus}" for pin in domain.pins)),
+        ("memory", format_size(domain.memory_bytes) if domain.memory_bytes else ""),
+        ("host nodes", domain.nodes),
+    )
+    return [Text(f"Domain {plain(domain.name)}", style="bold"), fact_grid(facts, style="bold")]

@@ -1,0 +1,1 @@
+"""The parts that screens are made of. May not call the library."""
