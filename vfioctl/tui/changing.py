@@ -7,7 +7,6 @@ import asyncio
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 from textual.message import Message
 
@@ -24,19 +23,7 @@ from vfioctl.tui.model.actions import Action, Situation, addresses, card_of, cla
 from vfioctl.tui.model.sheet import View
 from vfioctl.tui.screens.lists import CARD, TYPE
 from vfioctl.tui.screens.progress import state_line
-from vfioctl.tui.widgets.table import Table
-
-if TYPE_CHECKING:
-    from textual.app import App
-
-    from vfioctl.host import Host
-    from vfioctl.tui.data.feed import Feed
-    from vfioctl.tui.model.marks import Marks
-    from vfioctl.tui.screens.sheets import Known
-
-    Shell = App[int]
-else:
-    Shell = object
+from vfioctl.tui.showing import Showing
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -45,29 +32,13 @@ class ChangeTold(Message):
     """The change has an event, or has ended."""
 
 
-class Changing(Shell):
-    """What the application does with actions. `Tui` has the rest."""
+class Changing(Showing):
+    """What the application does with actions."""
 
-    host: Host
-    feed: Feed
-    known: Known | None
-    view: View
-    marks: Marks
-    change: Change | None = None
-    """The change that is under way; None if there is none."""
     last_change: Change | None = None
     _again: tuple[Action, Sequence[str], Mapping[str, str]] | None = None
     _ending: int | None = None
     """The signal that ends the program after the change; 0 if the user asked for that; None if nobody did."""
-
-    if TYPE_CHECKING:
-
-        @property
-        def table(self) -> Table: ...
-
-        def say(self, text: str) -> None: ...
-
-        def draw_bars(self) -> None: ...
 
     # actions
 
@@ -249,7 +220,7 @@ class Changing(Shell):
         of all local variables."""
         self._close_messages_no_wait()
 
-    def raise_bug(self) -> Any:
+    def raise_bug(self) -> None:
         """Raise the exception that ended the application, if one did."""
         if self._exception:
             raise self._exception

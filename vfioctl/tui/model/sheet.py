@@ -13,7 +13,7 @@ from vfioctl.console.words import plain
 
 GAP = 2
 """Columns between two cells."""
-_LEAST_LAST = 12
+_LEAST_LAST = 14
 """Columns that the last cell keeps before an optional column is shown."""
 
 
@@ -55,6 +55,8 @@ class Column(NamedTuple):
     """0: always shown; columns of higher ranks are shown only where there is room, the lowest first."""
     most: int = 40
     """Its largest width."""
+    least: int = 0
+    """The width down to which a column that does not fit may shrink; 0: it may not."""
 
 
 class Row(NamedTuple):
@@ -84,6 +86,10 @@ class Sheet:
     def __init__(self, columns: Sequence[Column], rows: Sequence[Row], sort: int | None = None) -> None:
         self.columns, self.rows, self.sort = tuple(columns), tuple(rows), sort
 
+    def prepare(self) -> None:
+        """Compute here, in a thread, what drawing needs."""
+        len(self.index), self.natural
+
     @cached_property
     def index(self) -> dict[str, int]:
         """The place of each row by its key."""
@@ -109,15 +115,16 @@ class Sheet:
     def fitted(self, width: int) -> tuple[tuple[int, int], ...]:
         """Return the columns shown in `width`, each with its own width."""
         last = len(self.columns) - 1
-        shown = {number for number, column in enumerate(self.columns) if not column.rank and number != last}
-        room = width - sum(self.natural[number] + GAP for number in shown)
+        widths = {n: self.natural[n] for n, column in enumerate(self.columns) if not column.rank and n != last}
+        room = width - sum(wide + GAP for wide in widths.values())
         ranked = sorted((column.rank, number) for number, column in enumerate(self.columns) if column.rank)
         for _, number in ranked:
-            need = self.natural[number]
-            if need and room - need - GAP >= min(_LEAST_LAST, self.natural[last]):
-                shown.add(number)
-                room -= need + GAP
-        return (*((number, self.natural[number]) for number in sorted(shown)), (last, max(room, 1)))
+            free = room - GAP - min(_LEAST_LAST, self.natural[last])
+            wide = min(self.natural[number], max(free, 0))
+            if wide and wide >= min(self.natural[number], self.columns[number].least or self.natural[number]):
+                widths[number] = wide
+                room -= wide + GAP
+        return (*sorted(widths.items()), (last, max(room, 1)))
 
 
 def indent(row: Row) -> int:

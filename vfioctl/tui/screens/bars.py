@@ -10,10 +10,9 @@ from rich.text import Text
 
 from vfioctl.console.columns import fact_grid
 from vfioctl.console.words import plain
-from vfioctl.overview.model.overview import Overview
 from vfioctl.tui.model.actions import offered
 from vfioctl.tui.model.sheet import View, cut
-from vfioctl.tui.screens.sheets import summary
+from vfioctl.tui.screens.sheets import Known
 
 _SLOW = 5.0
 """Seconds after which a reading that has not ended is mentioned."""
@@ -63,14 +62,14 @@ def view_at(x: int) -> View | None:
     return next((view for view, label, left in _places() if left <= x < left + len(label)), None)
 
 
-def status(overview: Overview | None, host: str, problem: str, waits: float, width: int) -> Text:
+def status(known: Known | None, host: str, problem: str, waits: float, width: int) -> Text:
     """Return the line about the host. `waits`: seconds since the reading that is under way began."""
     host = plain(host)
-    if overview is None:
+    if known is None:
         left = f"{host}: {plain(problem)}" if problem else f"{host}: reading, {waits:.0f} s"
         return Text(cut(left, width, "~"), style="bold" if problem else "", no_wrap=True)
-    time = f"{overview.at[11:19]} UTC"
-    left = summary(overview)
+    time = f"{known.overview.at[11:19]} UTC"
+    left = known.summary
     if problem or waits > _SLOW:
         why = plain(problem) or f"no answer for {waits:.0f} s"
         return Text(cut(f"STALE, as of {time}: {why}", width, "~"), style="bold red", no_wrap=True)

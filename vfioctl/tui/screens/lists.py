@@ -30,12 +30,10 @@ CLAIMS = (
 VGPUS = (
     Column("VGPU OR TYPE", most=44),
     Column("PROFILE", most=24),
-    Column("THERE", right=True),
-    Column("FREE", right=True),
-    Column("STATE", rank=1),
-    Column("OWNER", rank=2, most=24),
-    Column("GROUP", right=True, rank=4),
-    Column("ON", rank=3),
+    Column("STATE", most=24),
+    Column("OWNER", rank=1, most=24, least=7),
+    Column("GROUP", right=True, rank=3),
+    Column("ON", rank=2),
     Column("NODE"),
 )
 DOMAINS = (
@@ -100,8 +98,8 @@ def vgpu_rows(overview: Overview, name_of: Callable[[str], str]) -> Iterator[Row
         there = [vgpu for vgpu in overview.vgpus.instances if vgpu.card == card.id]
         words = f"{card.id}  {name_of(card.id)}  {counted(len(there), 'vGPU')}".rstrip()
         yield heading(f"{CARD}{card.id}", words, is_open=True if there or card.types else None)
-        yield from _types(card)
         yield from map(_vgpu, there)
+        yield from _types(card)
     known = {card.id for card in overview.vgpus.cards}
     yield from (_vgpu(vgpu)._replace(parent="") for vgpu in overview.vgpus.instances if vgpu.card not in known)
     if not (overview.vgpus.cards or overview.vgpus.instances or Part.VGPUS in overview.missing):
@@ -110,25 +108,27 @@ def vgpu_rows(overview: Overview, name_of: Callable[[str], str]) -> Iterator[Row
 
 def _types(card: VgpuCard) -> Iterator[Row]:
     for kind in card.types:
-        free = count_words(kind.available)
+        free = kind.available.at_most != 0
+        there = f"{kind.existing} there, " if kind.existing else ""
+        state = f"{there}{count_words(kind.available)} free" if free else f"{there}no room"
         memory = format_size(kind.framebuffer_bytes) if kind.framebuffer_bytes else ""
+        tone = Tone.PLAIN if free or kind.existing else Tone.DIM
         cells = (
-            *(cell(f"type {kind.id}", Tone.DIM), cell(kind.profile or kind.name), cell(kind.existing)),
-            *(cell(free, Tone.GOOD if kind.available.at_least else Tone.DIM), cell(""), cell(""), cell("")),
-            *(cell(""), cell(memory, Tone.DIM)),
+            *(cell(f"type {kind.id}", tone), cell(kind.profile or kind.name, tone)),
+            *(cell(state, Tone.GOOD if free else Tone.DIM), cell(""), cell(""), cell(""), cell(memory, tone)),
         )
-        yield Row(f"{TYPE}{card.id}/{kind.id}", cells, 1, f"{CARD}{card.id}", hidden=kind.name)
+        yield Row(f"{TYPE}{card.id}/{kind.id}", cells, 0, f"{CARD}{card.id}", hidden=kind.name)
 
 
 def _vgpu(vgpu: Vgpu) -> Row:
     group = "" if vgpu.iommu_group is None else str(vgpu.iommu_group)
     cells = (
-        *(cell(vgpu.id), cell(vgpu.profile or vgpu.type), cell(""), cell("")),
+        *(cell(vgpu.id), cell(vgpu.profile or vgpu.type)),
         cell(vgpu.state, Tone.BAD if vgpu.state in _BAD else Tone.PLAIN),
         *(cell(vgpu.owner), cell(group), cell(vgpu.parent if vgpu.parent != vgpu.id else "")),
-        cell(vgpu.vfio_cdev or vgpu.vfio_group or ""),
+        cell((vgpu.vfio_cdev or vgpu.vfio_group or "").removeprefix("/dev/")),
     )
-    return Row(vgpu.id, cells, 1, f"{CARD}{vgpu.card}", hidden=vgpu.type_name)
+    return Row(vgpu.id, cells, 0, f"{CARD}{vgpu.card}", hidden=vgpu.type_name)
 
 
 def domain_rows(overview: Overview) -> Iterator[Row]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
@@ -49,6 +50,11 @@ class Known:
     events: tuple[tuple[int, HostEvent], ...] = ()
     """Numbered from 1, the newest first."""
 
+    @cached_property
+    def summary(self) -> str:
+        """A line about the whole host."""
+        return summary(self.overview)
+
 
 @dataclass(frozen=True)
 class Arrangement:
@@ -66,7 +72,9 @@ def sheet_of(view: View, known: Known, arrangement: Arrangement) -> Sheet:
     rows = list(_rows(view, known, everything=arrangement.everything))
     closed = {row.key for row in rows if row.key.startswith(VFS)} ^ arrangement.folded
     shown = arranged(rows, words=arrangement.words, closed=closed, sort=arrangement.sort)
-    return Sheet(_COLUMNS[view], list(shown), arrangement.sort)
+    sheet = Sheet(_COLUMNS[view], list(shown), arrangement.sort)
+    sheet.prepare()
+    return sheet
 
 
 def _rows(view: View, known: Known, *, everything: bool) -> Iterator[Row]:
