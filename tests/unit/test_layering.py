@@ -65,6 +65,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *(f"{name}.{part}" for name in SUBSYSTEMS for part in SHARED),
     ),
     "commands": (*BELOW, "config", "settings", "console", "host", "inventory.api", "inventory.render"),
+    "tui": (
+        *("errors", "units", "signals", "core", "console", "host", "overview"),
+        *(f"{name}.{part}" for name in SUBSYSTEMS for part in (*SHARED, "render")),
+    ),
     "opening": ("core", "kernel", "console", "session", "sources", "journald"),
     "app": ("errors", "signals", "environment", "console", "session", "subsystems", "opening"),
 }
@@ -128,7 +132,7 @@ READING = (*VALUES, "core.reading", "kernel.lenient", "kernel.libvirt", "kernel.
 # A plan is made of values only: the same question gives the same plan.
 IMPURE = {"os", "subprocess", "time", "random", "uuid", "datetime", "pathlib", "io", "socket", "secrets", "tempfile"}
 # At home in one folder each, and imported only when needed: they are slow, or absent on many hosts.
-OPTIONAL = {"pyudev", "pynvml", "libvirt", "libvirt_qemu", "textual", "grpc", "yaml", "pycdlib"}
+OPTIONAL = {"pyudev", "pynvml", "libvirt", "libvirt_qemu", "grpc", "yaml", "pycdlib"}
 # What only the parts that print may know.
 FOR_PRINTING = {
     "rich": {"render", "render.py", "cli", "console", "tui"},
@@ -299,6 +303,16 @@ def test_an_optional_library_is_at_home_in_one_folder_and_imported_when_needed(l
     assert not [str(found) for found in uses if found.at_once]
 
 
+def test_textual_is_at_home_in_what_draws_screens() -> None:
+    """The rooms of `tui` that are imported before it, so that the host is read meanwhile, do without."""
+    uses = [found for found in IMPORTS if found.library == "textual"]
+    assert {found.part for found in uses} == {"tui"}
+    assert not [str(found) for found in uses if found.rooms[1] in ("cli", "data", "model", "screens")]
+    drawing = ("vfioctl.tui.app", "vfioctl.tui.widgets", "vfioctl.tui.dialogs", "vfioctl.tui.terminal")
+    early = [f for f in IMPORTS if f.part == "tui" and f.rooms[1] in ("cli", "data", "model", "screens", "run")]
+    assert not [str(found) for found in early if found.target.startswith(drawing) and found.at_once]
+
+
 @pytest.mark.parametrize("library", sorted(FOR_PRINTING))
 def test_only_what_prints_knows_how(library: str) -> None:
     wrong = [
@@ -317,4 +331,4 @@ def test_saying_the_version_loads_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     loaded = set(done.stdout.split())
     assert "vfioctl" in loaded, done.stderr
-    assert not loaded & {"pydantic", "rich", "sqlite3", *OPTIONAL}
+    assert not loaded & {"pydantic", "rich", "sqlite3", "textual", *OPTIONAL}

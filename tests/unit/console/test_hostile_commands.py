@@ -59,6 +59,7 @@ ARGUMENTS = {
     "reconcile": ("", "--fix"),
     "claim watch": (),  # it never ends
     "watch": (),  # nor does this
+    "tui": ("", "--interval \x1b[2J"),
     "cdi generate": ("--all", "--kind \x1b[2J", "--claim \u202ex"),
     "cdi list": ("",),
     "cdi validate": ("{host}", "\x1b[2J"),

@@ -20,14 +20,14 @@ _LEAST, _MOST = 0.5, 3600.0
 @app.with_examples("""
   vfioctl tui --simulate hgx8
   vfioctl --simulate busy tui
-  vfioctl tui --host a2
-  sudo vfioctl tui""")
+  vfioctl tui --host a2 --interval 10""")
 def tui(
     ctx: typer.Context,
     *,
     interval: Annotated[
         float, typer.Option(metavar="SECONDS", help="Look this often where the host does not report changes.")
     ] = 2.0,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Offer no action that changes the host.")] = False,
 ) -> None:
     """Show devices, claims, vGPUs, domains and changes on live screens.
 
@@ -42,7 +42,7 @@ def tui(
     if chosen(ctx).log_level:
         raise BadSpec("the log would be written over the screens", hint="leave out --verbose and --log-level")
     host = Host(opened(ctx))
-    feed = Feed(host, interval=interval)
+    feed = Feed(host, interval=interval, read_only="--read-only was given" if read_only else "")
     feed.start()  # reads while textual is imported
     from vfioctl.tui.run import run
 

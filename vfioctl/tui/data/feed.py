@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.errors import VfioctlError
@@ -47,10 +48,11 @@ class News(NamedTuple):
 
 
 class Feed:
-    """The news of one host. `interval`: seconds between looks where nothing notifies."""
+    """The news of one host. `interval`: seconds between looks where nothing notifies.
+    `read_only`: why no action is offered, beside what the host says; empty for none."""
 
-    def __init__(self, host: Host, *, interval: float = 2.0) -> None:
-        self._host, self._interval = host, interval
+    def __init__(self, host: Host, *, interval: float = 2.0, read_only: str = "") -> None:
+        self._host, self._interval, self._read_only = host, interval, read_only
         self._condition, self._ended = threading.Condition(), threading.Event()
         self._addresses: set[PciAddress]
         self._all, self._addresses, self._history = True, set(), False
@@ -155,6 +157,8 @@ class Feed:
                 overview = standin.refresh(self._host, self._last, addresses)
         except VfioctlError as error:
             problem = error.message
+        if overview and self._read_only:
+            overview = replace(overview, read_only=self._read_only)
         with self._condition:
             self._last = self._overview = overview or self._last
             self._problem = problem
