@@ -96,7 +96,7 @@ class Shell(App[int]):
         self._line("bar", bar(self.view, width))
         self._line("status", status(self.known, description, self.problem, waits, width))
         self._line("keys", keys_line(len(self.table.selected), width))
-        message = self.message or self._said
+        message = self._said or self.message
         self._line("message", Text(plain(message), style="bold", no_wrap=True, overflow="ellipsis"))
         self.main.query_one("#message").set_class(bool(message), "shown")
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from vfioctl.console.words import counted, plain
 from vfioctl.inventory.model.functions import Function
-from vfioctl.inventory.model.holders import Holder
+from vfioctl.inventory.model.holders import Holder, HolderKind
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.render import phrases
 from vfioctl.overview.model.overview import Overview, Part, Usage
@@ -31,6 +31,8 @@ COLUMNS = (
     Column("NAME"),
 )
 _EMPTY = Cell("")
+_PARTS = {HolderKind.VF: "VF", HolderKind.MDEV: "vGPU", HolderKind.VGPU: "vGPU"}
+"""Holders that are parts of the device itself."""
 VFS = "vfs:"
 """Begins the key of the row that stands for all VFs of a PF."""
 _TONES = {"ready": Tone.GOOD, "no": Tone.DIM, "unknown": Tone.WARNING}
@@ -186,12 +188,16 @@ def _driver(function: Function) -> Cell:
 
 
 def holders_cell(holders: Sequence[Holder]) -> Cell:
-    """`python 4711 +2`: the first holder, and how many more there are."""
+    """`python 4711 +2`, `16 VFs`: the first holder, and how many more there are."""
     if not holders:
         return Cell("")
-    first = holders[0]
+    parts = Counter(holder.kind for holder in holders if holder.kind in _PARTS)
+    others = [holder for holder in holders if holder.kind not in _PARTS]
+    if not others:
+        return cell(" ".join(counted(number, _PARTS[kind]) for kind, number in parts.items()), Tone.WARNING)
+    first = others[0]
     who = f"guest {first.guest}" if first.guest else first.name if first.pid is None else f"{first.name} {first.pid}"
-    more = len({(holder.pid, holder.name) for holder in holders}) - 1
+    more = len({(holder.pid, holder.name) for holder in others}) + len(parts) - 1
     return cell(f"{who} +{more}" if more else who, Tone.WARNING)
 
 
