@@ -40,7 +40,7 @@ Static { height: 1; width: 100%; }
 #body { height: 1fr; width: 100%; }
 #body Table { width: 1fr; height: 100%; display: none; }
 #body Table.shown { display: block; }
-#details { width: 45%; height: 100%; display: none; padding: 0 0 0 1; }
+#details { width: 42%; height: 100%; display: none; padding: 0 0 0 1; }
 .wide #details { display: block; border-left: solid ansi_default; }
 .wide.folded #details { display: none; }
 .narrow.detailed #details { display: block; width: 100%; padding: 0 0 0 2; }
@@ -50,7 +50,7 @@ Static { height: 1; width: 100%; }
 Input { height: 1; border: none; padding: 0; }
 Page { height: 1fr; width: 100%; overflow-y: auto; overflow-x: auto; }
 Table { overflow-x: hidden; scrollbar-size: 1 1; }
-Page { scrollbar-size: 1 1; }
+Page { scrollbar-size: 1 1; scrollbar-gutter: stable; }
 Menu, Form, Quit { align: center middle; }
 .box { width: 90%; max-width: 100; height: auto; max-height: 90%; border: solid ansi_default; padding: 0 1; }
 .box Table { height: auto; }

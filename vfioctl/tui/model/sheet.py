@@ -13,7 +13,7 @@ from vfioctl.console.words import plain
 
 GAP = 2
 """Columns between two cells."""
-_LEAST_LAST = 14
+_LEAST_LAST = 10
 """Columns that the last cell keeps before an optional column is shown."""
 
 

@@ -84,8 +84,8 @@ def keys_line(selected: int, width: int) -> Text:
     if selected:
         text.append(f" {selected} selected, Esc: none ", style="reverse")
         text.append(" ")
-    keys = (("Enter", "actions"), ("Space", "select"), ("/", "filter"), ("s", "sort"), ("d", "details"))
-    for key, what in (*keys, ("?", "help"), ("q", "quit")):
+    keys = (("Enter", "actions"), ("Space", "select"), ("?", "help"), ("q", "quit"))
+    for key, what in (*keys, ("/", "filter"), ("d", "details"), ("s", "sort"), ("r", "read")):
         if text.cell_len + len(key) + len(what) + 3 > width:
             break
         text.append(key, style="bold").append(f" {what}  ")
