@@ -51,6 +51,12 @@ Input { height: 1; border: none; padding: 0; }
 Page { height: 1fr; width: 100%; overflow-y: auto; overflow-x: auto; }
 Table { overflow-x: hidden; scrollbar-size: 1 1; }
 Page { scrollbar-size: 1 1; scrollbar-gutter: stable; }
+Table, Page {
+    scrollbar-background: ansi_default; scrollbar-background-hover: ansi_default;
+    scrollbar-background-active: ansi_default; scrollbar-corner-color: ansi_default;
+    scrollbar-color: ansi_bright_black; scrollbar-color-hover: ansi_bright_black;
+    scrollbar-color-active: ansi_bright_black;
+}
 Menu, Form, Quit { align: center middle; }
 .box { width: 90%; max-width: 100; height: auto; max-height: 90%; border: solid ansi_default; padding: 0 1; }
 .box Table { height: auto; }

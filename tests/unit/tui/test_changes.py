@@ -160,7 +160,7 @@ class TestApply:
             await driver.until(lambda: driver.app.last_change and driver.app.last_change.is_done)
             await driver.shows("Failed.")
             page = driver.page
-            said = ("failed", "failed at step 5: rolling back", "rolled back", "kernel:", "EBUSY", "restored:")
+            said = ("failed", "failed at step", ": rolling back", "rolled back", "kernel:", "EBUSY", "restored:")
             assert [word for word in said if word not in page] == []
             await driver.press("enter", "5")
             await driver.shows("back")

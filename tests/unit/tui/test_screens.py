@@ -50,7 +50,7 @@ def test_numbers_change_the_screen(drive: Drive) -> None:
 
 def test_the_tree_has_nodes_cards_and_functions(drive: Drive) -> None:
     async def work(driver: Driver) -> None:
-        await driver.shows("HELD BY", "guest win11")
+        await driver.shows("HELD BY", "guest win")
         rows = driver.app.table.sheet.rows
         keys = [row.key for row in rows]
         assert keys[:3] == ["node:None", "0000:01:00.0", "0000:01:00.1"]

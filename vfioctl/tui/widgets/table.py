@@ -24,7 +24,7 @@ STYLES: dict[Tone, Style] = {
     Tone.DIM: Style(dim=True),
     Tone.HEADING: Style(color="blue", bold=True),
 }
-_TITLE, _CURSOR = Style(bold=True, underline=True), Style(reverse=True)
+_TITLE, _CURSOR = Style(bold=True, underline=True), Style(reverse=True, bold=True)
 _GUTTER = 2
 """The columns of the mark of the cursor and of the mark of a selected row."""
 
@@ -146,7 +146,7 @@ class Table(ScrollView, can_focus=True):
             for column, wide in self.sheet.fitted(width - _GUTTER):
                 segments += self._cell(row, column, wide, before if column == 0 else "")
         strip = Strip(segments).adjust_cell_length(width)
-        return strip.apply_style(_CURSOR) if at_cursor and self.has_focus else strip
+        return Strip([Segment(strip.text, _CURSOR)]) if at_cursor and self.has_focus else strip
 
     def _cell(self, row: Row, column: int, wide: int, before: str) -> list[Segment]:
         text, tone = row.cells[column]
