@@ -7,13 +7,12 @@ import asyncio
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from textual.message import Message
 
 from vfioctl.console.words import listed
-from vfioctl.core.caller import this_process
 from vfioctl.tui.data.change import Change
-from vfioctl.tui.data.prepare import PREPARE, Prepared
 from vfioctl.tui.dialogs.form import Form
 from vfioctl.tui.dialogs.menu import Entry, Menu
 from vfioctl.tui.dialogs.plan import PlanPage
@@ -24,6 +23,9 @@ from vfioctl.tui.model.sheet import View
 from vfioctl.tui.screens.lists import CARD, TYPE
 from vfioctl.tui.screens.progress import state_line
 from vfioctl.tui.showing import Showing
+
+if TYPE_CHECKING:
+    from vfioctl.tui.data.prepare import Prepared
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -47,6 +49,8 @@ class Changing(Showing):
         """What actions are judged by; None before the host was read."""
         if self.known is None:
             return None
+        from vfioctl.core.caller import this_process  # pydantic, which it needs, would delay the first paint
+
         caller = this_process()
         busy = self.change.title if self.change else ""
         changes = {str(entry.id): entry for entry in self.known.changes}
@@ -111,6 +115,8 @@ class Changing(Showing):
         self._again = action, subjects, answers
 
         def made(width: int) -> Prepared:
+            from vfioctl.tui.data.prepare import PREPARE  # see `situation`
+
             return PREPARE[action.name](self.host, subjects, answers, width)
 
         self.push_screen(PlanPage(f"{action.title}: {listed(subjects)}".removesuffix(": "), made), self._agreed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -118,6 +119,10 @@ def drive(copied: Callable[[str], Path]) -> Drive:
                 await work(driver)
 
         asyncio.run(main())
+        until = time.monotonic() + _SECONDS
+        while any(thread.name.startswith("vfioctl-") for thread in threading.enumerate()):
+            assert time.monotonic() < until, "a thread has not ended"
+            time.sleep(0.01)
         return host
 
     return run

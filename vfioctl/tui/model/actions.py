@@ -6,16 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.claims.model.claim import ClaimState
-from vfioctl.core.change import JournalEntry
 from vfioctl.inventory.model.functions import Function
 from vfioctl.overview.model.overview import Overview
 from vfioctl.tui.model.sheet import View
 from vfioctl.tui.screens.devices import VFS
 from vfioctl.tui.screens.lists import CARD, TYPE
 from vfioctl.vgpu.model.vgpu import VgpuCard
+
+if TYPE_CHECKING:
+    from vfioctl.core.change import JournalEntry
 
 Keys = Sequence[str]
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from vfioctl.console.plan_page import clock
 from vfioctl.console.words import counted
-from vfioctl.core.change import JournalEntry, JournalState
 from vfioctl.overview.model.event import HostEvent
 from vfioctl.overview.model.overview import Overview, Part
 from vfioctl.tui.model.sheet import Column, Row, Tone, View, cell, heading
 from vfioctl.units import format_cpu_list, format_size
 from vfioctl.vgpu.model.vgpu import Vgpu, VgpuCard, VgpuState
 from vfioctl.vgpu.render.listing import count_words
+
+if TYPE_CHECKING:
+    from vfioctl.core.change import JournalEntry
 
 CARD, TYPE = "card:", "type:"
 """What the keys of a card that offers vGPUs, and of one of its types, begin with."""
@@ -62,17 +64,14 @@ LOG = (
     Column("SUBJECT", most=44),
     Column("DETAIL"),
 )
-_STATES = {
-    JournalState.DONE: Tone.PLAIN,
-    JournalState.BACK: Tone.WARNING,
-    JournalState.OPEN: Tone.BAD,
-    JournalState.STUCK: Tone.BAD,
-}
+_STATES = {"done": Tone.PLAIN, "back": Tone.WARNING, "open": Tone.BAD, "stuck": Tone.BAD}
 _BAD = (VgpuState.ZOMBIE, VgpuState.ORPHAN, VgpuState.WEDGED)
 
 
 def claim_rows(overview: Overview) -> Iterator[Row]:
     """Yield the live claims, the newest first."""
+    from vfioctl.console.plan_page import clock  # pydantic, which it needs, would delay the first paint
+
     yield from _missing(overview, Part.CLAIMS, View.CLAIMS)
     for claim in overview.claims:
         devices = " ".join(device.subject for device in claim.devices if device.asked)
@@ -154,11 +153,13 @@ def domain_rows(overview: Overview) -> Iterator[Row]:
 
 def history_rows(entries: Sequence[JournalEntry], under_way: Mapping[int, bool], problem: str = "") -> Iterator[Row]:
     """Yield the changes, the newest first. `under_way`: the unfinished ones, and whether a process is making them."""
+    from vfioctl.console.plan_page import clock  # as above
+
     if problem:
         yield heading("missing", f"The changes could not be read: {problem}", tone=Tone.WARNING)
     for entry in entries:
-        state, tone = str(entry.state), _STATES.get(entry.state, Tone.PLAIN)
-        if entry.state is JournalState.OPEN:
+        state, tone = str(entry.state), _STATES.get(str(entry.state), Tone.PLAIN)
+        if state == "open":
             state, tone = ("under way", Tone.WARNING) if under_way.get(entry.id) else ("interrupted", Tone.BAD)
         caller = entry.caller
         by = f"{caller.sudo_user} (sudo)" if caller.sudo_user else caller.user

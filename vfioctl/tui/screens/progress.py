@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from vfioctl.console.words import plain
 from vfioctl.core.events import EventKind, StepEvent
-from vfioctl.core.registry import Registry
 from vfioctl.errors import VfioctlError
+
+if TYPE_CHECKING:
+    from vfioctl.core.registry import Registry
 
 _BUSY, _DONE, _FAILED = "...", "done", "failed"
 _STYLES = {_FAILED: "bold red", _BUSY: "bold"}

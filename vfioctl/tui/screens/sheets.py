@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.text import Text
 
-from vfioctl.console.history_page import change_page
 from vfioctl.console.words import counted, listed, plain
-from vfioctl.core.change import JournalEntry
 from vfioctl.inventory.render.function import function_page
 from vfioctl.inventory.render.holders import holders_page
 from vfioctl.inventory.render.phrases import iommu_line
@@ -27,6 +25,7 @@ from vfioctl.vgpu.render.listing import vgpu_page
 
 if TYPE_CHECKING:
     from vfioctl.claims.model.claim import Claim
+    from vfioctl.core.change import JournalEntry
     from vfioctl.host import Host
 
 _COLUMNS: Mapping[View, tuple[Column, ...]] = {
@@ -136,6 +135,8 @@ def details(host: Host, view: View, key: str, known: Known, width: int) -> list[
     if view is View.DOMAINS:
         return _domain(overview, key)
     if view is View.HISTORY:
+        from vfioctl.console.history_page import change_page
+
         entry = next((entry for entry in known.changes if str(entry.id) == key), None)
         return [change_page(entry, host.session.registry)] if entry else []
     event = next((event for number, event in known.events if str(number) == key), None)
