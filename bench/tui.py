@@ -217,16 +217,18 @@ def _child(mode: str, root: str, file: str) -> None:
 
     follow = Tui.follow_signals
 
-    async def beat() -> None:
+    async def beat(app: Tui) -> None:
         await asyncio.sleep(5)  # starting is measured otherwise
         while True:
             began = time.perf_counter()
             await asyncio.sleep(0.005)
+            if app._exit:  # textual waits for its thread of keys in the end
+                return
             lags.append(time.perf_counter() - began - 0.005)
 
     def follow_and_beat(app: Tui) -> None:
         follow(app)
-        app.beat = asyncio.get_running_loop().create_task(beat())  # type: ignore[attr-defined] # kept alive by it
+        app.beat = asyncio.get_running_loop().create_task(beat(app))  # type: ignore[attr-defined] # kept alive by it
 
     Tui.follow_signals = follow_and_beat  # type: ignore[assignment, method-assign] # the bench's own hook
     with suppress(KeyboardInterrupt):

@@ -26,6 +26,7 @@ def run(host: Host, feed: Feed) -> None:
     from vfioctl.tui.app import Tui
 
     gc.enable()  # commands, which end soon, do without
+    gc.freeze()  # modules stay
     app = Tui(host, feed)
     bugs: list[BaseException] = []
 
