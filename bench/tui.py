@@ -93,8 +93,8 @@ class Terminal:
 
     def cpu(self) -> float:
         """Return the seconds of CPU time so far, without children."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        threads = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
+        return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
 
     def end(self) -> None:
         """End the program."""
@@ -222,7 +222,7 @@ def _child(mode: str, root: str, file: str) -> None:
         while True:
             began = time.perf_counter()
             await asyncio.sleep(0.005)
-            if app._exit:  # textual waits for its thread of keys in the end
+            if app._exit:  # noqa: SLF001 - textual waits for its thread of keys in the end
                 return
             lags.append(time.perf_counter() - began - 0.005)
 
@@ -230,7 +230,8 @@ def _child(mode: str, root: str, file: str) -> None:
         follow(app)
         app.beat = asyncio.get_running_loop().create_task(beat(app))  # type: ignore[attr-defined] # kept alive by it
 
-    Tui.follow_signals = follow_and_beat  # type: ignore[assignment, method-assign] # the bench's own hook
+    if mode == "storm":
+        Tui.follow_signals = follow_and_beat  # type: ignore[assignment, method-assign] # the bench's own hook
     with suppress(KeyboardInterrupt):
         run(host, feed)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 
 PAUSE = 0.25
 """Seconds between two readings: a storm of events costs at most four a second."""
-_SLOW = (Part.HOLDERS, Part.DOMAINS, Part.USAGE)
+_SLOW = (Part.HOLDERS, Part.VGPUS, Part.DOMAINS, Part.USAGE)
 """What the first reading leaves out, so that the devices are seen soon."""
+READING = "not read yet"
+"""Why these parts are missing meanwhile."""
 _WHOLE = 60.0
 _USAGE = 10.0
 _MOST_EVENTS = 1000
@@ -80,11 +82,12 @@ class Feed:
             self._condition.notify_all()
 
     def announce(self, callback: Callable[[], None]) -> None:
-        """Call this in one of the threads when there is news, once until it is taken."""
+        """Call this in one of the threads when there is news, once until it is taken; at once if there is some now."""
         with self._condition:
             self._announce = callback
-            self._announced = True
-        callback()
+            self._announced = is_due = bool(self._overview or self._problem or self._events)
+        if is_due:
+            callback()
 
     def take(self) -> News:
         """Return the news."""
@@ -157,6 +160,8 @@ class Feed:
                 overview = standin.refresh(self._host, self._last, addresses)
         except VfioctlError as error:
             problem = error.message
+        if overview and without:
+            overview = replace(overview, missing={**overview.missing, **dict.fromkeys(without, READING)})
         if overview and self._read_only:
             overview = replace(overview, read_only=self._read_only)
         with self._condition:

@@ -12,6 +12,7 @@ from vfioctl.inventory.model.holders import Holder, HolderKind
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.render import phrases
 from vfioctl.overview.model.overview import Overview, Part, Usage
+from vfioctl.tui.data.feed import READING
 from vfioctl.tui.model.names import Names
 from vfioctl.tui.model.sheet import Cell, Column, Row, Tone, cell, heading
 from vfioctl.units import format_cpu_list, format_size
@@ -48,7 +49,8 @@ class DeviceRows:
     def rows(self) -> Iterator[Row]:
         """Yield all rows, each below its parent."""
         inventory = self._inventory
-        if problem := self._overview.missing.get(Part.HOLDERS):
+        problem = self._overview.missing.get(Part.HOLDERS, READING)
+        if problem != READING:
             yield heading("missing:holders", f"Holders are unknown: {problem}", tone=Tone.WARNING)
         sections: dict[int | None, list[Row]] = {}
         seen: set[PciAddress] = set()

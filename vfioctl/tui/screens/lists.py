@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from vfioctl.console.words import counted
 from vfioctl.overview.model.event import HostEvent
 from vfioctl.overview.model.overview import Overview, Part
+from vfioctl.tui.data.feed import READING
 from vfioctl.tui.model.sheet import Column, Row, Tone, View, cell, heading
 from vfioctl.units import format_cpu_list, format_size
 from vfioctl.vgpu.model.vgpu import Vgpu, VgpuCard, VgpuState
@@ -194,4 +195,5 @@ def log_rows(events: Iterable[tuple[int, HostEvent]]) -> Iterator[Row]:
 
 def _missing(overview: Overview, part: Part, view: View) -> Iterator[Row]:
     if problem := overview.missing.get(part):
-        yield heading(f"missing:{part}", f"{view} could not be read: {problem}", tone=Tone.WARNING)
+        words = f"{view} are being read." if problem == READING else f"{view} could not be read: {problem}"
+        yield heading(f"missing:{part}", words, tone=Tone.WARNING)
