@@ -65,6 +65,12 @@ class Driver:
         """The whole text of the page that is open, also what has to be scrolled to."""
         return self.app.screen.query_one(Page).text
 
+    async def close(self) -> None:
+        """Close the page that is open: its first button has the focus."""
+        await self.shows("[>Close<]")
+        await self.press("enter")
+        await self.until(lambda: len(self.app.screen_stack) == 1)
+
     def cursor(self) -> str:
         """The key of the row at the cursor."""
         row = self.app.table.row

@@ -110,7 +110,7 @@ class TestPlanPage:
             await driver.shows("bind 0000:1b:00.0 and 0000:43:00.0")
             await driver.press("y")
             await driver.shows("Done: bind")
-            await driver.press("enter")
+            await driver.close()
             await driver.until(lambda: not driver.app.table.selected)
 
         host = drive(work)
@@ -124,7 +124,7 @@ class TestApply:
             await driver.shows("y: apply this plan")
             await driver.press("y")
             await driver.shows("[8/8]", "verified: the change is done", "IOMMU group 21 is ready", "[>Close<]")
-            await driver.press("enter")
+            await driver.close()
             await driver.shows("ready", "vfio-pci")
             await driver.press("5")
             await driver.shows("done", "bind 0000:1b:00.0")
@@ -162,7 +162,8 @@ class TestApply:
             page = driver.page
             said = ("failed", "failed at step", ": rolling back", "rolled back", "kernel:", "EBUSY", "restored:")
             assert [word for word in said if word not in page] == []
-            await driver.press("enter", "5")
+            await driver.close()
+            await driver.press("5")
             await driver.shows("back")
 
         assert driver_of(drive(work, faults=[parse_fault("5:EBUSY")])) == "nvidia"
@@ -195,7 +196,7 @@ class TestApply:
             await driver.shows("Cut short: bind", "y: apply this plan")
             await driver.press("y")
             await driver.shows("Put back: bind", "Done.")
-            await driver.press("enter")
+            await driver.close()
             await driver.lacks("was interrupted")
 
         assert driver_of(drive(work, host=Host.simulated(str(file), file.with_suffix(".db")))) == "nvidia"
@@ -319,7 +320,7 @@ class TestOtherChanges:
             assert "vfioctl claim release CLAIM" in driver.page
             await driver.press("y")
             await driver.shows("Done.", "of vm/web1")
-            await driver.press("enter")
+            await driver.close()
             await driver.shows("OWNER", "vm/web1")
             await driver.press("2")
             await driver.shows("held", "0000:1b:00.0")
@@ -327,7 +328,7 @@ class TestOtherChanges:
             await driver.shows("would be released", "y: apply this plan")
             await driver.press("y")
             await driver.shows("is released.")
-            await driver.press("enter")
+            await driver.close()
             await driver.shows("No claims.")
 
         host = drive(work)
@@ -349,7 +350,7 @@ class TestOtherChanges:
             await driver.shows("y: apply this plan")
             await driver.press("y")
             await driver.shows("Done.")
-            await driver.press("enter")
+            await driver.close()
             await driver.shows("vm/a")
             await driver.press("u")
             await driver.shows("is claimed by vm/a: x releases the claim")
@@ -371,7 +372,7 @@ class TestOtherChanges:
             await driver.shows("Done: vgpu create")
             uuid = driver.app.host.history()[0].plan.subjects[0]
             assert uuid in shown
-            await driver.press("enter")
+            await driver.close()
             await driver.go(uuid)
             await driver.press("x")
             await driver.shows("y: apply this plan", "vgpu remove")
@@ -401,7 +402,7 @@ class TestOtherChanges:
             await driver.shows("sriov set 0000:05:00.0 2", "y: apply this plan")
             await driver.press("y")
             await driver.shows("Done: sriov set")
-            await driver.press("enter")
+            await driver.close()
             await driver.shows("2 VFs")
 
         drive(work, "mi300x")
@@ -424,7 +425,7 @@ class TestOtherChanges:
             await driver.shows("Start domain web1", "y: apply this plan")
             await driver.press("y")
             await driver.shows("Domain web1 started.", "Done.")
-            await driver.press("enter")
+            await driver.close()
             await driver.shows("running")
             await driver.press("x")
             await driver.shows("Domain web1 would be shut down.", "y: apply this plan")
