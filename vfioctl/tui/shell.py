@@ -64,7 +64,9 @@ class Shell(App[int]):
             for view in View:
                 yield Table(self.marks, id=view.name.lower())
             yield Page(id="details")
-        yield Input(placeholder="filter: words that a row must have", id="filter", compact=True, select_on_focus=False)
+        with Horizontal(id="filter-line"):
+            yield Static("filter: ", id="filter-label", markup=False)
+            yield Input(placeholder="words that a row must have", id="filter", compact=True, select_on_focus=False)
         yield Static(id="message", markup=False)
         yield Static(id="keys", markup=False)
 

@@ -161,12 +161,15 @@ class Showing(Shell):
         """Show the filter of the screen, if it has one."""
         line = self.main.query_one("#filter", Input)
         line.value = " ".join(self.arrangements[self.view].words)
-        line.set_class(bool(line.value), "shown")
+        self._set_filter(shown=bool(line.value))
+
+    def _set_filter(self, *, shown: bool) -> None:
+        self.main.query_one("#filter-line").set_class(shown, "shown")
 
     def action_filter(self) -> None:
         """Ask for the words that rows must have."""
         line = self.main.query_one("#filter", Input)
-        line.add_class("shown")
+        self._set_filter(shown=True)
         line.focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
@@ -178,7 +181,7 @@ class Showing(Shell):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Go back to the rows; the filter stays."""
         if event.input.id == "filter":
-            event.input.set_class(bool(event.value), "shown")
+            self._set_filter(shown=bool(event.value))
             self.table.focus()
 
     def action_leave(self) -> None:
@@ -186,7 +189,7 @@ class Showing(Shell):
         main = self.main
         if main.has_class("narrow") and main.has_class("detailed"):
             self.action_details()
-        elif main.query_one("#filter", Input).has_class("shown"):
+        elif main.query_one("#filter-line").has_class("shown"):
             self.arrange(words=())
             self.show_filter()
             self.table.focus()

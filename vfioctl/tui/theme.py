@@ -45,8 +45,11 @@ Static { height: 1; width: 100%; }
 .wide.folded #details { display: none; }
 .narrow.detailed #details { display: block; width: 100%; padding: 0 0 0 2; }
 .narrow.detailed #body Table { display: none; }
-#message, #filter { display: none; }
-#message.shown, #filter.shown { display: block; }
+#message, #filter-line { display: none; }
+#message.shown, #filter-line.shown { display: block; }
+#filter-line { height: 1; }
+#filter-label { width: 8; text-style: bold; }
+#filter { width: 1fr; }
 Input { height: 1; border: none; padding: 0; }
 Page { height: 1fr; width: 100%; overflow-y: auto; overflow-x: auto; }
 Table { overflow-x: hidden; scrollbar-size: 1 1; }

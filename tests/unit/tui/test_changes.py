@@ -48,7 +48,7 @@ class TestPlanPage:
             await driver.until(lambda: "Undone by" in driver.page)
             host = driver.app.host
             plan = host.binding.plan_bind([GPU])
-            lines = drawn([plan_page(plan, host.session.registry)], 78)
+            lines = drawn([plan_page(plan, host.session.registry)], 77)
             assert driver.page == "\n".join(line.text.rstrip() for line in lines)
 
         drive(work)

@@ -107,7 +107,7 @@ def test_the_filter_keeps_what_rows_are_below(drive: Drive) -> None:
         assert driver.app.focused is driver.app.table
         await driver.press("escape")
         await driver.shows("0000:01:00.0")
-        assert not driver.app.main.query_one("#filter", Input).display
+        assert not driver.app.main.query_one("#filter-line").display
 
     drive(work, "busy")
 

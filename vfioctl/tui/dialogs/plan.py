@@ -72,7 +72,7 @@ class PlanPage(Dialog["Prepared"]):
             return
         self._number, self.is_made, self._prepared = self._number + 1, False, None
         self._began = time.monotonic()
-        number, width = self._number, self.size.width - 2
+        number, width = self._number, self.size.width - 3
         self._tick()
 
         def plan() -> None:

@@ -61,7 +61,7 @@ class ProgressPage(Dialog[str]):
             return
         self._shown = shown
         result = [Text(), *(Text(line, style="bold") for line in change.failure), *change.pages] if is_done else []
-        self.query_one(Page).show(drawn([*parts, *result], self.size.width - 2), at_end=True)
+        self.query_one(Page).show(drawn([*parts, *result], self.size.width - 3), at_end=True)
         self._say(self._state(now))
         if is_done:
             again = [("a: plan again", "again")] if change.is_stale else []

@@ -33,7 +33,7 @@ class Help(Dialog[None]):
     def on_mount(self) -> None:
         """Draw the page."""
         page = self.query_one(Page)
-        page.show(drawn(self._parts, self.size.width - 2))
+        page.show(drawn(self._parts, self.size.width - 3))
         page.focus()
 
 

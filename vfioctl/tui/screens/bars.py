@@ -67,15 +67,15 @@ def status(known: Known | None, host: str, problem: str, waits: float, width: in
     host = plain(host)
     if known is None:
         left = f"{host}: {plain(problem)}" if problem else f"{host}: reading, {waits:.0f} s"
-        return Text(cut(left, width, "~"), style="bold" if problem else "", no_wrap=True)
+        return Text(cut(left, width, "…"), style="bold" if problem else "", no_wrap=True)
     time = f"{known.overview.at[11:19]} UTC"
     left = known.summary
     if problem or waits > _SLOW:
         why = plain(problem) or f"no answer for {waits:.0f} s"
-        return Text(cut(f"STALE, as of {time}: {why}", width, "~"), style="bold red", no_wrap=True)
+        return Text(cut(f"STALE, as of {time}: {why}", width, "…"), style="bold red", no_wrap=True)
     right = f"{host}  {time}" if cell_len(left) + cell_len(host) + len(time) + 4 <= width else time
     room = width - cell_len(right)
-    return Text.assemble((cut(left, room, "~"), ""), (right, "dim"), no_wrap=True)
+    return Text.assemble((cut(left, room - 1, "…"), ""), " ", (right, "dim"), no_wrap=True)
 
 
 def keys_line(selected: int, width: int) -> Text:

@@ -157,7 +157,7 @@ def history_rows(entries: Sequence[JournalEntry], under_way: Mapping[int, bool],
     from vfioctl.console.plan_page import clock  # as above
 
     if problem:
-        yield heading("missing", f"The changes could not be read: {problem}", tone=Tone.WARNING)
+        yield heading("unread", f"The changes could not be read: {problem}", tone=Tone.WARNING)
     for entry in entries:
         state, tone = str(entry.state), _STATES.get(str(entry.state), Tone.PLAIN)
         if state == "open":

@@ -3,7 +3,7 @@ claim, which read its device files: call it in a thread."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -12,11 +12,12 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from vfioctl.console.words import counted, listed, plain
+from vfioctl.host import Host
 from vfioctl.inventory.render.function import function_page
 from vfioctl.inventory.render.holders import holders_page
 from vfioctl.inventory.render.phrases import iommu_line
 from vfioctl.overview.model.event import HostEvent
-from vfioctl.overview.model.overview import Overview
+from vfioctl.overview.model.overview import Overview, Part
 from vfioctl.tui.model.names import Names
 from vfioctl.tui.model.sheet import Column, Row, Sheet, View, arranged
 from vfioctl.tui.screens import lists
@@ -24,9 +25,7 @@ from vfioctl.tui.screens.devices import COLUMNS, VFS, DeviceRows, capacity_words
 from vfioctl.vgpu.render.listing import vgpu_page
 
 if TYPE_CHECKING:
-    from vfioctl.claims.model.claim import Claim
     from vfioctl.core.change import JournalEntry
-    from vfioctl.host import Host
 
 _COLUMNS: Mapping[View, tuple[Column, ...]] = {
     View.DEVICES: COLUMNS,
@@ -36,6 +35,9 @@ _COLUMNS: Mapping[View, tuple[Column, ...]] = {
     View.HISTORY: lists.HISTORY,
     View.LOG: lists.LOG,
 }
+
+_WHOLE = 76
+"""A width in which the table of vGPU types is whole; the page scrolls."""
 
 
 @dataclass(frozen=True)
@@ -123,27 +125,16 @@ def summary(overview: Overview) -> str:
 
 
 def details(host: Host, view: View, key: str, known: Known, width: int) -> list[RenderableType]:
-    """Return all about one row, as the command line shows it; nothing for a heading. May raise VfioctlError."""
-    overview = known.overview
-    if view is View.DEVICES:
-        return _device(known, key.removeprefix(VFS), width)
-    if view is View.CLAIMS:
-        claim = next((claim for claim in overview.claims if claim.id == key), None)
-        return _claim(host, claim) if claim else []
-    if view is View.VGPUS:
-        return _vgpu(known, key)
-    if view is View.DOMAINS:
-        return _domain(overview, key)
-    if view is View.HISTORY:
-        from vfioctl.console.history_page import change_page
-
-        entry = next((entry for entry in known.changes if str(entry.id) == key), None)
-        return [change_page(entry, host.session.registry)] if entry else []
-    event = next((event for number, event in known.events if str(number) == key), None)
-    return [Text(plain(f"{name:9}  {value}")) for name, value in vars(event).items() if value] if event else []
+    """Return all about one row, as the command line shows it; nothing for most headings. May raise VfioctlError."""
+    if key.startswith("missing:"):
+        part = Part(key.partition(":")[2])
+        why = known.overview.missing.get(part, "")
+        return [Text(f"The {part} could not be read", style="bold"), Text(), Text(plain(why))]
+    return _DETAILS[view](host, key, known, width)
 
 
-def _device(known: Known, key: str, width: int) -> list[RenderableType]:
+def _device(_host: Host, key: str, known: Known, width: int) -> list[RenderableType]:
+    key = key.removeprefix(VFS)
     overview, inventory = known.overview, known.overview.inventory
     function = next((f for f in inventory.functions if f.address == key), None)
     if function is None:
@@ -164,7 +155,10 @@ def _device(known: Known, key: str, width: int) -> list[RenderableType]:
     return parts
 
 
-def _claim(host: Host, claim: Claim) -> list[RenderableType]:
+def _claim(host: Host, key: str, known: Known, _width: int) -> list[RenderableType]:
+    claim = next((claim for claim in known.overview.claims if claim.id == key), None)
+    if claim is None:
+        return []
     from vfioctl.claims.render.claims import claim_page
 
     api = host.claims
@@ -172,7 +166,7 @@ def _claim(host: Host, claim: Claim) -> list[RenderableType]:
     return [page]
 
 
-def _vgpu(known: Known, key: str) -> list[RenderableType]:
+def _vgpu(_host: Host, key: str, known: Known, _width: int) -> list[RenderableType]:
     vgpu = next((vgpu for vgpu in known.overview.vgpus.instances if vgpu.id == key), None)
     if vgpu:
         reserved = known.overview.inventory.reserved.get(vgpu.id)
@@ -183,16 +177,11 @@ def _vgpu(known: Known, key: str) -> list[RenderableType]:
         return []
     from vfioctl.vgpu.render.listing import vgpu_types_page
 
-    return [vgpu_types_page([card], {card.id: _name(known, card.id)}, (), (), width=lists_width())]
+    return [vgpu_types_page([card], {card.id: _name(known, card.id)}, (), (), width=_WHOLE)]
 
 
-def lists_width() -> int:
-    """Return a width in which the table of types is whole; the page scrolls."""
-    return 76
-
-
-def _domain(overview: Overview, key: str) -> list[RenderableType]:
-    domain = next((domain for domain in overview.domains if domain.name == key), None)
+def _domain(_host: Host, key: str, known: Known, _width: int) -> list[RenderableType]:
+    domain = next((domain for domain in known.overview.domains if domain.name == key), None)
     if domain is None:
         return []
     from vfioctl.console.columns import fact_grid
@@ -212,3 +201,25 @@ def _domain(overview: Overview, key: str) -> list[RenderableType]:
         ("host nodes", domain.nodes),
     )
     return [Text(f"Domain {plain(domain.name)}", style="bold"), fact_grid(facts, style="bold")]
+
+
+def _change(host: Host, key: str, known: Known, _width: int) -> list[RenderableType]:
+    from vfioctl.console.history_page import change_page  # pydantic, which it needs, would delay the first paint
+
+    entry = next((entry for entry in known.changes if str(entry.id) == key), None)
+    return [change_page(entry, host.session.registry)] if entry else []
+
+
+def _event(_host: Host, key: str, known: Known, _width: int) -> list[RenderableType]:
+    event = next((event for number, event in known.events if str(number) == key), None)
+    return [Text(plain(f"{name:9}  {value}")) for name, value in vars(event).items() if value] if event else []
+
+
+_DETAILS: Mapping[View, Callable[[Host, str, Known, int], list[RenderableType]]] = {
+    View.DEVICES: _device,
+    View.CLAIMS: _claim,
+    View.VGPUS: _vgpu,
+    View.DOMAINS: _domain,
+    View.HISTORY: _change,
+    View.LOG: _event,
+}
