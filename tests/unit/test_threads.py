@@ -84,3 +84,21 @@ def test_a_hanging_write_holds_up_its_own_thread_only(kernel: Callable[..., Simu
     assert address in unfinished.plan.subjects
     simulated.release(str(error.facts["ticket"]).removeprefix("sim:"))
     assert [outcome.result for outcome in host.recover()] == ["put back"]
+
+
+def test_a_thread_that_reads_does_not_undo_what_another_changes(fast_folder: Path) -> None:
+    """The file is another process's meanwhile, so that the reader reads it again."""
+    file = fast_folder / "hgx8.host"
+    text = (Path(__file__).parents[1] / "hosts" / "hgx8.host").read_text(encoding="utf-8")
+    file.write_text(text, encoding="utf-8")
+    host, name = Simulated.at(file), "/sys/bus/pci/devices/0000:1b:00.0/d3cold_allowed"
+    reader = threading.Thread(target=lambda: host.tree)
+    with host._turn():
+        host.tree.put(host.tree.resolve(name), "0")
+        (fast_folder / "new").write_text(text, encoding="utf-8")
+        (fast_folder / "new").replace(file)
+        reader.start()
+        reader.join(0.5)
+    reader.join()
+    assert host.read(name) == "0"
+    assert Simulated.at(file).read(name) == "0"

@@ -68,10 +68,11 @@ class Simulated(Recorded):
     @property
     def tree(self) -> Tree:
         """The tree, read again when another process has changed its file."""
-        if self._file and (stamp := _stamp(self._file)) != self._stamp:
-            self._tree, self._stamp = read_tree(self._file), stamp
-            rules.remember_natives(self._tree)
-        return self._tree
+        with self.mutex:  # a change that another thread is making is in the tree, and not yet in the file
+            if self._file and (stamp := _stamp(self._file)) != self._stamp:
+                self._tree, self._stamp = read_tree(self._file), stamp
+                rules.remember_natives(self._tree)
+            return self._tree
 
     @property
     def read_only(self) -> str:
