@@ -75,6 +75,8 @@ class Tui(Changing):
             self._take()
 
     def _take(self) -> None:
+        if self.is_over:
+            return
         self._taken = time.monotonic()
         news = self.feed.take()
         known = self.known
@@ -95,6 +97,8 @@ class Tui(Changing):
         self.draw_bars()
 
     def _look_at_age(self) -> None:
+        if self.is_over:
+            return
         since = self.feed.reading_since
         if self.known is None or (since and time.monotonic() - since > 5) or self.change:
             self.draw_bars()

@@ -137,6 +137,8 @@ class Changing(Showing):
     def on_change_told(self) -> None:
         """Say how the change goes; read the host again when it has ended."""
         change = self.change
+        if self.is_over:
+            return
         if change and change.is_done:
             self.change = None
             self.feed.ask(history=True)

@@ -76,6 +76,11 @@ class Shell(App[int]):
         return self.screen_stack[0]
 
     @property
+    def is_over(self) -> bool:
+        """Whether the application is ending: timers and threads may still call it."""
+        return not self.screen_stack
+
+    @property
     def table(self) -> Table:
         """The table of the screen that is shown."""
         return self.table_of(self.view)

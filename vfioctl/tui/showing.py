@@ -63,7 +63,7 @@ class Showing(Shell):
 
     def on_sheet_made(self, event: SheetMade) -> None:
         """Show the sheet."""
-        if event.view is self.view:
+        if event.view is self.view and not self.is_over:
             table = self.table_of(event.view)
             if not self.arrangements[event.view].words:
                 table.keep(set(event.sheet.index) | self._hidden_keys(table))
@@ -76,6 +76,8 @@ class Showing(Shell):
 
     def on_table_moved(self) -> None:
         """Draw the details of the row at the cursor."""
+        if self.is_over:
+            return
         self.draw_details()
         self.draw_bars()
 
@@ -100,6 +102,8 @@ class Showing(Shell):
 
     def on_details_made(self, event: DetailsMade) -> None:
         """Show the details, from the top if they are about another row."""
+        if self.is_over:
+            return
         page = self.main.query_one("#details", Page)
         if event.about[:2] != self._drawn[:2]:
             page.scroll_home(animate=False, immediate=True)

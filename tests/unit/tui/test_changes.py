@@ -93,6 +93,20 @@ class TestPlanPage:
 
         drive(work, "busy")
 
+    def test_a_key_that_comes_twice_leaves_once(self, drive: Drive) -> None:
+        async def work(driver: Driver) -> None:
+            await driver.press("b")
+            await driver.shows("[>Cancel<]", "y: apply this plan")
+            page = driver.app.screen
+            assert isinstance(page, PlanPage)
+            page.action_leave()
+            page.action_apply()
+            page.action_leave()
+            await driver.until(lambda: len(driver.app.screen_stack) == 1)
+            assert driver.app.last_change is None
+
+        drive(work)
+
     def test_scrolls_while_cancel_has_the_focus(self, drive: Drive) -> None:
         async def work(driver: Driver) -> None:
             await driver.press("b")

@@ -147,6 +147,7 @@ def test_a_changed_host_is_seen_and_a_change_is_made(tmux: Tmux, host: Path, run
     tmux("send-keys", "y")
     tmux.until("Done: bind 0000:1b:00.0", "[>Close<]")
     tmux("send-keys", "Enter")
+    tmux.until("[1 Devices]", "ready")
     tmux("send-keys", "q")
     tmux.until("ended with 0")
     assert run(f"history --simulate {host}").out.count("done") == 2

@@ -26,9 +26,17 @@ class Dialog(ModalScreen[Result]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", show=False)]
 
+    _is_over = False
+
+    def finish(self, result: Result | None) -> None:
+        """Close it with a result, once: a second key may come before it is closed."""
+        if not self._is_over:
+            self._is_over = True
+            self.dismiss(result)
+
     def action_leave(self) -> None:
         """Close it."""
-        self.dismiss(None)
+        self.finish(None)
 
     def action_scroll(self, name: str) -> None:
         """Scroll the page."""

@@ -52,6 +52,4 @@ class Form(Dialog[Mapping[str, str]]):
 
     def action_accept(self) -> None:
         """Return the values."""
-        self.dismiss(
-            {field.name: self.query_one(f"#field-{field.name}", Input).value.strip() for field in self._fields}
-        )
+        self.finish({field.name: self.query_one(f"#field-{field.name}", Input).value.strip() for field in self._fields})

@@ -73,4 +73,4 @@ class Menu(Dialog[str]):
         if why:
             self.query_one("#hint").update(cell(f"Not possible: {why}").text)  # type: ignore[attr-defined]
         else:
-            self.dismiss(name)
+            self.finish(name)

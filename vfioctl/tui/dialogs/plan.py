@@ -113,4 +113,4 @@ class PlanPage(Dialog["Prepared"]):
     def action_apply(self) -> None:
         """Apply the plan that is shown."""
         if self._prepared and self._prepared.apply:
-            self.dismiss(self._prepared)
+            self.finish(self._prepared)

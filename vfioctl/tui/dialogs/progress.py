@@ -86,4 +86,4 @@ class ProgressPage(Dialog[str]):
     def action_again(self) -> None:
         """Make a new plan in the place of one that was stale."""
         if self._change.is_stale:
-            self.dismiss("again")
+            self.finish("again")

@@ -63,8 +63,8 @@ class Quit(Dialog[str]):
 
     def action_cancel(self) -> None:
         """Roll back, and quit then."""
-        self.dismiss("cancel")
+        self.finish("cancel")
 
     def action_wait(self) -> None:
         """Quit when the change is done."""
-        self.dismiss("wait")
+        self.finish("wait")

@@ -52,7 +52,7 @@ class Page(ScrollView, can_focus=True):
         widest = max((line.cell_length for line in lines), default=0)
         self.virtual_size = Size(widest, len(lines))
         if at_end:
-            self.scroll_end(animate=False, immediate=True)
+            self.call_after_refresh(self.scroll_end, animate=False, immediate=True)  # bars may take a line
         self.refresh()
 
     @property
