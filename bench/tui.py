@@ -194,7 +194,6 @@ def _child(mode: str, root: str, file: str) -> None:
     """The screens of one host. Writes how long the event loop was blocked to a file in the end."""
     from vfioctl.host import Host
     from vfioctl.overview.model.event import EventSource, HostEvent
-    from vfioctl.tui.data import standin
     from vfioctl.tui.data.feed import Feed
 
     host = Host.at(root)
@@ -208,7 +207,7 @@ def _child(mode: str, root: str, file: str) -> None:
             yield HostEvent(at=at, source=EventSource.KERNEL, action="change", subject=one, addresses=(one,))
 
     if mode == "storm":
-        standin.watch = storm
+        Host.watch = storm  # type: ignore[method-assign] # events of the bench's own
     feed = Feed(host)
     feed.start()
     lags: list[float] = []

@@ -14,13 +14,12 @@ from tests.unit.tui.conftest import HOSTS, Drive, Driver
 from vfioctl.errors import HostError
 from vfioctl.host import Host
 from vfioctl.overview.model.event import EventSource, HostEvent
-from vfioctl.tui.data import standin
 from vfioctl.tui.data.feed import PAUSE, Feed
 from vfioctl.tui.data.threads import Latest
 
 
 def event(source: EventSource = EventSource.KERNEL, **values: Any) -> HostEvent:
-    return HostEvent(at=standin.now(), source=source, action="change", subject="", **values)
+    return HostEvent(at="2026-01-01T00:00:00.000+00:00", source=source, action="change", subject="", **values)
 
 
 def test_a_reading_that_fails_leaves_the_last_one_with_its_date(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,7 +30,7 @@ def test_a_reading_that_fails_leaves_the_last_one_with_its_date(drive: Drive, mo
             raise HostError("/sys is not mounted")
 
         with monkeypatch.context() as patch:
-            patch.setattr(standin, "overview", fail)
+            patch.setattr(Host, "overview", fail)
             await driver.press("r")
             await driver.shows(f"STALE, as of {at} UTC: /sys is not mounted", "0000:1b:00.0")
         await driver.press("r")
@@ -42,14 +41,14 @@ def test_a_reading_that_fails_leaves_the_last_one_with_its_date(drive: Drive, mo
 
 def test_a_reading_that_does_not_end_freezes_nothing(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
     go = threading.Event()
-    read = standin.overview
+    read = Host.overview
 
     async def work(driver: Driver) -> None:
         def hang(*arguments: Any, **options: Any) -> Any:
             go.wait(20)
             return read(*arguments, **options)
 
-        monkeypatch.setattr(standin, "overview", hang)
+        monkeypatch.setattr(Host, "overview", hang)
         monkeypatch.setattr("vfioctl.tui.screens.bars._SLOW", 0.2)
         await driver.press("r", "down")
         await driver.until(lambda: driver.app.feed.reading_since)
@@ -83,19 +82,19 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, host: Host, events: Callable[[], Iterator[HostEvent]]) -> None:
         self.whole, self.parts = 0, list[frozenset[str]]()
-        read = standin.overview(host)
+        read = host.overview()
 
         def overview(*_: object, **__: object) -> Any:
             self.whole += 1
             return read
 
-        def refresh(_host: Host, _last: object, addresses: Any) -> Any:
+        def refresh(_host: Host, _last: object, addresses: Any, **_: object) -> Any:
             self.parts.append(frozenset(addresses))
             return read
 
-        monkeypatch.setattr(standin, "overview", overview)
-        monkeypatch.setattr(standin, "refresh", refresh)
-        monkeypatch.setattr(standin, "watch", lambda *_, **__: events())
+        monkeypatch.setattr(Host, "overview", overview)
+        monkeypatch.setattr(Host, "refresh", refresh)
+        monkeypatch.setattr(Host, "watch", lambda *_, **__: events())
 
 
 @pytest.fixture

@@ -8,11 +8,12 @@ import pytest
 from rich.cells import cell_len
 
 from tests.unit.tui.conftest import HOSTS
+from vfioctl.core.published import BeingChanged
 from vfioctl.host import Host
 from vfioctl.inventory.model.holders import Holder, HolderKind
+from vfioctl.inventory.model.usage import Usage
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.overview.model.overview import Overview, Part, UnfinishedChange, Usage
-from vfioctl.tui.data import standin
+from vfioctl.overview.model.overview import Overview, Part
 from vfioctl.tui.data.prepare import PREPARE
 from vfioctl.tui.model.actions import ACTIONS, Situation, called, offered, reason
 from vfioctl.tui.model.marks import ASCII, UNICODE, marks_for
@@ -95,7 +96,7 @@ class TestMarks:
 
 
 def overview_of(name: str, **changed: object) -> Overview:
-    return replace(standin.overview(Host.recorded(str(HOSTS / f"{name}.host"))), read_only="", **changed)  # type: ignore[arg-type]
+    return replace(Host.recorded(str(HOSTS / f"{name}.host")).overview(), read_only="", **changed)  # type: ignore[arg-type]
 
 
 class TestActions:
@@ -146,7 +147,7 @@ class TestActions:
     def test_recover_leaves_a_living_process_alone(self, *, under_way: bool, why: str) -> None:
         recover = called(View.LOG, "R")
         assert recover
-        unfinished = (UnfinishedChange(number=1, subjects=("0000:1b:00.0",), under_way=under_way),)
+        unfinished = (BeingChanged(1, ("0000:1b:00.0",), 1 if under_way else None),)
         situation = Situation(View.LOG, overview_of("hgx8", unfinished=unfinished))
         assert reason(recover, situation, []) == why
 

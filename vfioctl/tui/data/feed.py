@@ -10,12 +10,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.errors import VfioctlError
 from vfioctl.overview.model.event import EventSource
 from vfioctl.overview.model.overview import Part
-from vfioctl.tui.data import standin
 from vfioctl.tui.data.threads import start
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ PAUSE = 0.25
 """Seconds between two readings: a storm of events costs at most four a second."""
 _SLOW = (Part.HOLDERS, Part.VGPUS, Part.DOMAINS, Part.USAGE)
 """What the first reading leaves out, so that the devices are seen soon."""
-READING = "not read yet"
-"""Why these parts are missing meanwhile."""
 _WHOLE = 60.0
 _USAGE = 10.0
 _MOST_EVENTS = 1000
+_INTERVAL = "interval"
+"""The action of an event that only says that time has passed."""
 MOST_CHANGES = 200
 """The changes that the screen of the history has; `vfioctl history` lists all."""
 
@@ -124,7 +124,7 @@ class Feed:
             if self._ended.is_set():
                 return
             began = time.monotonic()
-            if addresses is None or addresses:
+            if addresses is None or addresses or not history:
                 self._look(addresses)
             if history:
                 self._look_back()
@@ -140,7 +140,7 @@ class Feed:
             )
             if not asked:
                 whole = time.monotonic() - self._whole_at >= _WHOLE - _USAGE / 2
-                return None if whole or not usage else usage, False
+                return None if whole or not usage else (), False
             wanted = None if self._all else frozenset(self._addresses)
             history = self._history
             self._all, self._history = False, False
@@ -154,14 +154,12 @@ class Feed:
         problem, overview = "", None
         try:
             if addresses is None or self._last is None:
-                overview = standin.overview(self._host, without=without)
+                overview = self._host.overview(without=without)
                 self._whole_at = time.monotonic()
             else:
-                overview = standin.refresh(self._host, self._last, addresses)
+                overview = self._host.refresh(self._last, addresses, whole=() if addresses else (Part.USAGE,))
         except VfioctlError as error:
             problem = error.message
-        if overview and without:
-            overview = replace(overview, missing={**overview.missing, **dict.fromkeys(without, READING)})
         if overview and self._read_only:
             overview = replace(overview, read_only=self._read_only)
         with self._condition:
@@ -181,19 +179,22 @@ class Feed:
 
     def _watch(self) -> None:
         try:
-            for event in standin.watch(self._host, stop=self._ended.is_set, interval=self._interval):
+            for event in self._host.watch(stop=self._ended.is_set, interval=self._interval):
                 self._hear(event)
         except VfioctlError as error:
             from vfioctl.overview.model.event import HostEvent
 
-            lost = HostEvent(
-                at=standin.now(), source=EventSource.WATCH, action="lost", subject="", detail=error.message
-            )
+            lost = HostEvent(at=_now(), source=EventSource.WATCH, action="lost", subject="", detail=error.message)
             self._hear(lost)
 
     def _hear(self, event: HostEvent) -> None:
+        if event.source is EventSource.WATCH and event.action == _INTERVAL:
+            return  # what is read regularly is read less often
         with self._condition:
             self._events.append(event)
-        if event.source is not EventSource.WATCH:
-            self.ask(event.addresses or None, history=event.source is EventSource.LEDGER)
+        self.ask(event.addresses or None, history=event.source is EventSource.LEDGER)
         self._tell()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

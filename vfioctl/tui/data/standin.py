@@ -1,18 +1,13 @@
-"""To be deleted: stands in for `Host.overview`, `refresh`, `watch`, `why_read_only` and the new arguments of `apply`,
-`claims.create` until they are there. Nothing else may be put here."""
+"""To be deleted: stands in for the argument `cancel` of `Host.apply` and of what makes and ends claims, and for
+`preview` of `claims.create`, until they are there. Nothing else may be put here."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from vfioctl.core.events import EventKind, Progress, StepEvent
-from vfioctl.errors import StalePlan, VfioctlError
-from vfioctl.inventory.model.values import PciAddress
-from vfioctl.overview.model.event import EventSource, HostEvent, Stop
-from vfioctl.overview.model.overview import Overview, Part, UnfinishedChange
+from vfioctl.errors import StalePlan
 
 if TYPE_CHECKING:
     from vfioctl.claims.model.claim import Claimed, Preview
@@ -22,68 +17,6 @@ if TYPE_CHECKING:
 
 Cancel = Callable[[], bool]
 _KINDS = (EventKind.BEGIN, EventKind.END, EventKind.VERIFY)
-
-
-def now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def why_read_only(host: Host) -> str:
-    return host.session.kernel.read_only
-
-
-def overview(host: Host, *, without: Collection[Part] = ()) -> Overview:
-    from vfioctl.claims.api import ClaimsApi
-
-    at = now()
-    inventory = host.inventory()
-    missing: dict[Part, str] = {}
-    result = Overview(at=at, inventory=inventory, read_only=why_read_only(host), missing=missing)
-    values = vars(result) | {"missing": missing}
-
-    def fill(part: Part, name: str, read: Callable[[], object]) -> None:
-        if part not in without:
-            try:
-                values[name] = read()
-            except VfioctlError as error:
-                missing[part] = error.message
-
-    def domains() -> object:
-        from vfioctl.domain.render.domains import listed
-
-        found = host.domain.domains
-        return tuple(listed(known) for known in found.known(found.libvirt()))
-
-    def changes() -> object:
-        entries = host.unfinished()
-        return tuple(UnfinishedChange(number=e.id, subjects=e.plan.subjects, under_way=False) for e in entries)
-
-    fill(Part.CLAIMS, "claims", ClaimsApi(host.session).claims)
-    fill(Part.VGPUS, "vgpus", host.vgpu.vgpus)
-    gpus = [gpu.address for gpu in inventory.gpus if not gpu.is_vf]
-    fill(Part.HOLDERS, "holders", lambda: host.devices.holders(gpus))
-    fill(Part.DOMAINS, "domains", domains)
-    fill(Part.CHANGES, "unfinished", changes)
-    return Overview(**{name: values[name] for name in Overview.__dataclass_fields__})
-
-
-def refresh(host: Host, _last: Overview, _addresses: Collection[PciAddress]) -> Overview:
-    return overview(host)
-
-
-def watch(host: Host, *, stop: Stop, interval: float) -> Iterator[HostEvent]:
-    last = _state(host)
-    while not stop():
-        time.sleep(0.1)
-        if (state := _state(host)) != last:
-            last = state
-            yield HostEvent(at=now(), source=EventSource.KERNEL, action="change", subject="", addresses=())
-
-
-def _state(host: Host) -> object:
-    file = getattr(host.session.kernel, "_file", None)
-    ledger = host.session.ledger
-    return tuple((p.stat().st_ino, p.stat().st_mtime_ns) for p in (file, ledger) if p and p.exists())
 
 
 def cancelling(progress: Progress, cancel: Cancel) -> Progress:

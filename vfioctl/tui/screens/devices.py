@@ -9,10 +9,10 @@ from functools import cached_property
 from vfioctl.console.words import counted, plain
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.holders import Holder, HolderKind
+from vfioctl.inventory.model.usage import Usage
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.inventory.render import phrases
-from vfioctl.overview.model.overview import Overview, Part, Usage
-from vfioctl.tui.data.feed import READING
+from vfioctl.overview.model.overview import Overview, Part
 from vfioctl.tui.model.names import Names
 from vfioctl.tui.model.sheet import Cell, Column, Row, Tone, cell, heading
 from vfioctl.units import format_cpu_list, format_size
@@ -49,8 +49,7 @@ class DeviceRows:
     def rows(self) -> Iterator[Row]:
         """Yield all rows, each below its parent."""
         inventory = self._inventory
-        problem = self._overview.missing.get(Part.HOLDERS, READING)
-        if problem != READING:
+        if problem := self._overview.missing.get(Part.HOLDERS):
             yield heading("missing:holders", f"Holders are unknown: {problem}", tone=Tone.WARNING)
         sections: dict[int | None, list[Row]] = {}
         seen: set[PciAddress] = set()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from vfioctl.console.words import counted
 from vfioctl.overview.model.event import HostEvent
 from vfioctl.overview.model.overview import Overview, Part
-from vfioctl.tui.data.feed import READING
 from vfioctl.tui.model.sheet import Column, Row, Tone, View, cell, heading
 from vfioctl.units import format_cpu_list, format_size
 from vfioctl.vgpu.model.vgpu import Vgpu, VgpuCard, VgpuState
@@ -87,7 +86,7 @@ def claim_rows(overview: Overview) -> Iterator[Row]:
             ),
             hidden=" ".join(claim.labels.values()),
         )
-    if not overview.claims and Part.CLAIMS not in overview.missing:
+    if not overview.claims and _is_known(overview, Part.CLAIMS):
         yield heading("none", "No claims. On the screen of devices, c claims what is selected.", tone=Tone.DIM)
 
 
@@ -102,7 +101,7 @@ def vgpu_rows(overview: Overview, name_of: Callable[[str], str]) -> Iterator[Row
         yield from _types(card)
     known = {card.id for card in overview.vgpus.cards}
     yield from (_vgpu(vgpu)._replace(parent="") for vgpu in overview.vgpus.instances if vgpu.card not in known)
-    if not (overview.vgpus.cards or overview.vgpus.instances or Part.VGPUS in overview.missing):
+    if not (overview.vgpus.cards or overview.vgpus.instances) and _is_known(overview, Part.VGPUS):
         yield heading("none", "No card here offers vGPUs.", tone=Tone.DIM)
 
 
@@ -148,12 +147,12 @@ def domain_rows(overview: Overview) -> Iterator[Row]:
             ),
             hidden=domain.uuid,
         )
-    if not overview.domains and Part.DOMAINS not in overview.missing:
+    if not overview.domains and _is_known(overview, Part.DOMAINS):
         yield heading("none", "libvirt has no domains.", tone=Tone.DIM)
 
 
-def history_rows(entries: Sequence[JournalEntry], under_way: Mapping[int, bool], problem: str = "") -> Iterator[Row]:
-    """Yield the changes, the newest first. `under_way`: the unfinished ones, and whether a process is making them."""
+def history_rows(entries: Sequence[JournalEntry], problem: str = "") -> Iterator[Row]:
+    """Yield the changes, the newest first. `problem`: why they could not be read."""
     from vfioctl.console.plan_page import clock  # as above
 
     if problem:
@@ -161,7 +160,7 @@ def history_rows(entries: Sequence[JournalEntry], under_way: Mapping[int, bool],
     for entry in entries:
         state, tone = str(entry.state), _STATES.get(str(entry.state), Tone.PLAIN)
         if state == "open":
-            state, tone = ("under way", Tone.WARNING) if under_way.get(entry.id) else ("interrupted", Tone.BAD)
+            state, tone = ("under way", Tone.WARNING) if entry.under_way else ("interrupted", Tone.BAD)
         caller = entry.caller
         by = f"{caller.sudo_user} (sudo)" if caller.sudo_user else caller.user
         what = entry.plan.intent.title()
@@ -193,7 +192,12 @@ def log_rows(events: Iterable[tuple[int, HostEvent]]) -> Iterator[Row]:
         yield heading("none", "Nothing has happened since this screen was opened.", tone=Tone.DIM)
 
 
+def _is_known(overview: Overview, part: Part) -> bool:
+    return part not in overview.missing and part not in overview.without
+
+
 def _missing(overview: Overview, part: Part, view: View) -> Iterator[Row]:
+    if part in overview.without:
+        yield heading("reading", f"{view} are being read.", tone=Tone.DIM)
     if problem := overview.missing.get(part):
-        words = f"{view} are being read." if problem == READING else f"{view} could not be read: {problem}"
-        yield heading(f"missing:{part}", words, tone=Tone.WARNING)
+        yield heading(f"missing:{part}", f"{view} could not be read: {problem}", tone=Tone.WARNING)

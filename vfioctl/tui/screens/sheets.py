@@ -89,8 +89,7 @@ def _rows(view: View, known: Known, *, everything: bool) -> Iterator[Row]:
     if view is View.DOMAINS:
         return lists.domain_rows(overview)
     if view is View.HISTORY:
-        under_way = {change.number: change.under_way for change in overview.unfinished}
-        return lists.history_rows(known.changes, under_way, known.changes_problem)
+        return lists.history_rows(known.changes, known.changes_problem)
     return lists.log_rows(known.events)
 
 
