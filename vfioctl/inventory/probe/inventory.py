@@ -101,7 +101,7 @@ def merged(last: Inventory, fresh: Inventory) -> Inventory:
         functions=tuple(sorted((*kept, *fresh.functions), key=lambda function: function.address.order)),
         groups=tuple(sorted((*(g for g in last.groups if g.id not in ids), *fresh.groups), key=lambda group: group.id)),
         unread=dict(sorted(unread.items(), key=lambda item: item[0].order)),
-        warnings=tuple(dict.fromkeys((*warnings, *fresh.warnings))),
+        warnings=tuple({(w.subject, w.text): w for w in (*warnings, *fresh.warnings)}.values()),
     )
 
 
