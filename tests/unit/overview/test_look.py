@@ -124,6 +124,17 @@ class TestRefresh:
         assert GPU in kernel.seen
         assert not kernel.seen & others
 
+    def test_keeps_what_could_not_be_read_of_others(self, host: Host) -> None:
+        kernel = host.session.kernel
+        assert isinstance(kernel, Simulated)
+        for address in (GPU, "0000:43:00.0"):
+            kernel.tree.properties[f"nvml:{address}"] = {"error": "GPU is lost"}
+        before = host.overview()
+        after = host.refresh(before, [GPU])
+        told = [(warning.subject, warning.text) for warning in before.inventory.warnings]
+        assert {subject for subject, _ in told} >= {GPU, "0000:43:00.0"}
+        assert sorted((warning.subject, warning.text) for warning in after.inventory.warnings) == sorted(told)
+
     def test_of_nothing_reads_the_ledger_only(self, host: Host) -> None:
         before = host.overview()
         bind(host)
