@@ -27,7 +27,8 @@
     |  `- Unfinished                 an earlier change was interrupted; `vfioctl recover`
     |- KernelRefused             5   the kernel refused a read or a write with an errno
     |- VerifyError               6   verification failed; a change was rolled back
-    `- Stuck                     7   the rollback failed, or a write never returned"""
+    |- Stuck                     7   the rollback failed, or a write never returned
+    `- Cancelled                 1   the caller cancelled: the change was rolled back, or had not begun"""
 
 from __future__ import annotations
 
@@ -63,6 +64,11 @@ class VfioctlError(Exception):
         self.facts = dict(facts or {})
         self.kernel_said = ""
         self.restored = ""
+
+
+class Cancelled(VfioctlError):
+    """The caller of the library cancelled the change: it was rolled back, or had not begun. Nobody must act, so the exit
+    code is that of an answer of no. A command that a signal ends has the signal's exit code instead."""
 
 
 class RequestError(VfioctlError):

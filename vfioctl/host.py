@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vfioctl.claims.api import ClaimsApi
     from vfioctl.containers.api import ContainersApi
     from vfioctl.core.change import JournalEntry, Outcome, Plan, Repair
-    from vfioctl.core.events import Progress
+    from vfioctl.core.events import Cancel, Progress
     from vfioctl.domain.api import DomainApi
     from vfioctl.inventory.api import InventoryApi
     from vfioctl.inventory.model.functions import Inventory
@@ -255,9 +255,9 @@ class Host:
             )
         raise BadDocument("the plan is not what planning makes of its intent here", hint="make a new plan")
 
-    def apply(self, plan: Plan, *, progress: Progress | None = None) -> Outcome:
+    def apply(self, plan: Plan, *, progress: Progress | None = None, cancel: Cancel | None = None) -> Outcome:
         """Apply the plan, or roll back and raise; see `Engine.apply` for the errors."""
-        return self.session.apply(plan, progress=progress)
+        return self.session.apply(plan, progress=progress, cancel=cancel)
 
     def plan_recovery(self, *, forward: bool = False) -> tuple[Repair, ...]:
         """Return what `recover` would do now."""

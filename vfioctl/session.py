@@ -21,7 +21,7 @@ from vfioctl.subsystems import SUBSYSTEMS, Subsystem
 if TYPE_CHECKING:  # listings start faster without the store and the engine
     from vfioctl.core.change import Draft, Intent, JournalEntry, Outcome, Plan
     from vfioctl.core.engine import Engine
-    from vfioctl.core.events import Progress
+    from vfioctl.core.events import Cancel, Progress
     from vfioctl.core.journal import Journal
     from vfioctl.core.published import BeingChanged, MarkRow, OpenChange, Published
     from vfioctl.core.registry import Registry
@@ -277,18 +277,18 @@ class Session:
         plan: Plan = import_object(api)(self).replan(intent)
         return plan
 
-    def apply(self, plan: Plan, *, progress: Progress | None = None) -> Outcome:
+    def apply(self, plan: Plan, *, progress: Progress | None = None, cancel: Cancel | None = None) -> Outcome:
         """Apply the plan, or roll back and raise; see `Engine.apply` for the errors.
 
         A plan that another process has overtaken is planned again, once: if nothing is left to do, that is the result.
         """
         try:
-            return self.engine.apply(plan, progress, acting_for=self.reservation)
+            return self.engine.apply(plan, progress, cancel, acting_for=self.reservation)
         except StalePlan:
             fresh = self._met(plan.intent)
             if fresh is None:
                 raise
-            return self.engine.apply(fresh, progress, acting_for=self.reservation)
+            return self.engine.apply(fresh, progress, cancel, acting_for=self.reservation)
 
     def _met(self, intent: Intent) -> Plan | None:
         """Return the empty plan of an intent that the host meets already; None if it does not, or cannot be planned."""

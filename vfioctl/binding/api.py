@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vfioctl.binding.model.intents import BindIntent, ResetIntent, RomIntent, UnbindIntent
     from vfioctl.binding.model.rom import Rom
     from vfioctl.core.change import Change, Draft, Intent, Plan
-    from vfioctl.core.events import Progress
+    from vfioctl.core.events import Cancel, Progress
     from vfioctl.inventory.api import Processes
     from vfioctl.inventory.model.functions import Function, Inventory
     from vfioctl.inventory.model.holders import Holders
@@ -206,7 +206,7 @@ class BindingApi:
         functions = [inventory.by_address[address] for address in (*scope.own, *scope.foreign)]
         return functions, self._devices.holders_of([f for f in functions if f.driver], inventory, processes)
 
-    def rom(self, device: str, *, progress: Progress | None = None) -> tuple[bytes, Rom]:
+    def rom(self, device: str, *, progress: Progress | None = None, cancel: Cancel | None = None) -> tuple[bytes, Rom]:
         """Read one function's expansion ROM; return its bytes and contents. Journaled, because it enables the ROM.
 
         On a read-only host the ROM's bytes must be recorded. Raises DeviceInUse, DeviceDead, KernelRefused,
@@ -224,7 +224,7 @@ class BindingApi:
                 data = self._kernel.rom(address)
             else:
                 plan = self._session.plan(self._rom(inventory, RomIntent(devices=(address,))))
-                (data,) = self._session.apply(plan, progress=progress).data.values()
+                (data,) = self._session.apply(plan, progress=progress, cancel=cancel).data.values()
         except KernelRefused as error:
             explain_refusal(self._kernel, function, error)
             raise

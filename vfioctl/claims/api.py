@@ -13,7 +13,7 @@ from vfioctl.claims.lifecycle.lifecycle import ADOPTED, Lifecycle, refuse_unheld
 from vfioctl.claims.lifecycle.liveness import after, moment_of, stale_claims
 from vfioctl.claims.model.claim import Claim, Claimed, ClaimState, Preview
 from vfioctl.errors import BadSpec, NoCapacity, NotPermitted
-from vfioctl.inventory.api import InventoryApi, Waiting
+from vfioctl.inventory.api import InventoryApi, Waiting, until_released
 from vfioctl.placement.model.claims import Owner
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class ClaimsApi(Lifecycle):
         """Return the plan of `release`; None if nothing has to be changed. Raises DeviceInUse, Unfinished."""
         claim = self._liveness.settled(claim)
         is_over = not claim.is_live or self._liveness.has_died(claim)
-        return None if is_over else self._plan_undo(claim, wait=wait, waiting=waiting)
+        return None if is_over else until_released(self._undo(claim), wait=wait, waiting=waiting)
 
     def adopt(self, owner: str, devices: Sequence[Subject], labels: Mapping[str, str] = NO_LABELS) -> Claimed:
         """Claim devices that an owner already uses, over its quota too, which is reported. Raises ClaimConflict."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from vfioctl.console.choice import on_this_host
 from vfioctl.console.output import OutputLost, draw, emit_document, say, sketch
-from vfioctl.errors import VfioctlError
+from vfioctl.errors import Cancelled, VfioctlError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -188,4 +188,6 @@ def _say_event(registry: Registry, event: StepEvent) -> None:
 def _failure(event: StepEvent) -> str:
     if event.step:
         return f"failed at step {event.number}"
+    if isinstance(event.error, Cancelled):
+        return "cancelled"
     return "verification failed" if isinstance(event.error, VfioctlError) else "interrupted"

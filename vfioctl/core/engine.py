@@ -6,12 +6,14 @@ made, rolled back or refused (logger `vfioctl.changes`)."""
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 
 from vfioctl.core.action import Context
 from vfioctl.core.caller import this_process
 from vfioctl.core.change import Change, JournalState, Outcome, Plan, Repair, Result
-from vfioctl.core.events import EventKind, Progress, StepEvent, notify
+from vfioctl.core.events import Cancel, EventKind, Progress, StepEvent, check_stop, notify
 from vfioctl.core.executor import Executor
 from vfioctl.core.journal import Journal
 from vfioctl.core.logs import log_done, log_failed
@@ -31,7 +33,10 @@ from vfioctl.core.verify import (
 )
 from vfioctl.errors import DeviceDead, KernelRefused, StoreDamaged, VerifyError, VfioctlError
 from vfioctl.kernel.protocol import Kernel
-from vfioctl.signals import check_interrupt, deferred
+from vfioctl.signals import deferred
+
+Check = Callable[[], None]
+"""Called where a change can be stopped; raises to stop it."""
 
 
 class Engine:
@@ -48,23 +53,27 @@ class Engine:
     def boot_id(self) -> str:
         return self._rollback.boot_id
 
-    def apply(self, plan: Plan, progress: Progress | None = None, *, acting_for: str = "") -> Outcome:
-        """Apply the plan, or roll back and raise. An interrupt takes effect between two steps and rolls back as well.
+    def apply(
+        self, plan: Plan, progress: Progress | None = None, cancel: Cancel | None = None, *, acting_for: str = ""
+    ) -> Outcome:
+        """Apply the plan, or roll back and raise. An interrupt and `cancel` end it between two steps, and it is rolled
+        back as well; a step that hangs is given up only when its time is over.
 
         `acting_for`: the reservation that the change is made for.
 
         Raises BadDocument, NotPermitted, Busy, StalePlan, Unfinished, ClaimConflict, StoreDamaged before the first
-        write; DeviceInUse, KernelRefused, NoCapacity, HostError, VerifyError after a rollback; Stuck if that failed.
+        write; Cancelled then or, as DeviceInUse, KernelRefused, NoCapacity, HostError, VerifyError, after a rollback;
+        Stuck if that failed.
         VerifyError or DeviceDead also report a completed change that left a setting unrestored or a device dead."""
         try:
-            outcome = self._apply(plan, progress, acting_for)
+            outcome = self._apply(plan, progress, partial(check_stop, cancel), acting_for)
         except (VfioctlError, KeyboardInterrupt) as error:
             log_failed(plan, error)
             raise
         log_done(plan, outcome.result)
         return outcome
 
-    def _apply(self, plan: Plan, progress: Progress | None, acting_for: str) -> Outcome:
+    def _apply(self, plan: Plan, progress: Progress | None, check: Check, acting_for: str) -> Outcome:
         began = time.monotonic()
         refuse_forged(self._registry, plan)
         if plan.nothing_to_do:
@@ -72,21 +81,22 @@ class Engine:
             return outcome_of(self._kernel, self._registry, plan, Result.NOTHING, began)
         refuse_unwritable(plan, self._kernel)
         store = self._journal.store
-        with self._locked(progress), deferred(), store.one_connection():
+        with self._locked(progress, check), deferred(), store.one_connection():
             # under the lock, an open journal entry is unfinished: no other process is working on it
             self._refuse_outdated(plan)
             context = self._rollback.context(plan)
+            check()
             entry = self._journal.begin(
                 plan, boot_id=self.boot_id, now=now(), caller=this_process(), acting_for=acting_for
             )
-            outcome = self._carry_out(entry, plan, context, progress)
+            outcome = self._carry_out(entry, plan, context, progress, check)
             return outcome.model_copy(update={"seconds": time.monotonic() - began})
 
-    def _locked(self, progress: Progress | None) -> AbstractContextManager[None]:
+    def _locked(self, progress: Progress | None, check: Check | None = None) -> AbstractContextManager[None]:
         def waiting() -> None:
             notify(progress, StepEvent(EventKind.LOCK, timeout=self._lock_wait))
 
-        return self._kernel.exclusive(self._journal.store.lock_file, wait=self._lock_wait, waiting=waiting)
+        return self._kernel.exclusive(self._journal.store.lock_file, wait=self._lock_wait, waiting=waiting, check=check)
 
     def _refuse_outdated(self, plan: Plan) -> None:
         refuse_unfinished(self._registry, plan, self._journal, self._kernel)
@@ -114,18 +124,18 @@ class Engine:
         with self._locked(progress), deferred():
             return self._recovery.finish_all(forward=forward, progress=progress, of_this_boot=of_this_boot)
 
-    def _carry_out(self, entry: int, plan: Plan, context: Context, progress: Progress | None) -> Outcome:
+    def _carry_out(self, entry: int, plan: Plan, context: Context, progress: Progress | None, check: Check) -> Outcome:
         executor = Executor(self._registry, context)
         try:
-            left = executor.run(
-                self._registry.steps(plan.changes), self._noting(entry, plan, progress), check_interrupt=check_interrupt
-            )
+            noting = self._noting(entry, plan, progress)
+            left = executor.run(self._registry.steps(plan.changes), noting, check=check)
+            check()
             notify(progress, StepEvent(EventKind.VERIFY, timeout=context.settle))
-            verified = verify_changes(self._registry, context, plan.changes)
+            verified = verify_changes(self._registry, context, plan.changes, check)
             left += verified.left
             report = verify_checks(self._registry, context, plan)
             facts = read_facts(self._kernel, self._registry, plan.facts)
-            check_interrupt()
+            check()
         except (VfioctlError, KeyboardInterrupt) as error:
             self._rollback.put_back(entry, plan, error, progress, executor)
             if isinstance(error, VerifyError):

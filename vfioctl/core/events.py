@@ -1,4 +1,4 @@
-"""The events of a change, which a progress callback gets while the change is applied. Values only."""
+"""How the caller of a change follows it and stops it: its events, for a progress callback, and its cancellation."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
+
+from vfioctl.errors import Cancelled
+from vfioctl.signals import check_interrupt
 
 if TYPE_CHECKING:
     from vfioctl.core.change import Step
@@ -47,6 +50,17 @@ class StepEvent(NamedTuple):
 Progress = Callable[[StepEvent], None]
 """A callback for the events of a change, called in the thread that applies the change. A KeyboardInterrupt that it
 raises at BEGIN, END or VERIFY is an interrupt like any other: the change is rolled back."""
+
+Cancel = Callable[[], bool]
+"""Whether the change is to be cancelled, such as `threading.Event().is_set`. It is asked in the thread that applies the
+change: while it waits for the lock, between two steps and during verification, and not during a rollback."""
+
+
+def check_stop(cancel: Cancel | None) -> None:
+    """Raise Interrupt when a deferred signal is pending, and Cancelled when the caller cancels."""
+    check_interrupt()
+    if cancel and cancel():
+        raise Cancelled("cancelled")
 
 
 def notify(progress: Progress | None, event: StepEvent) -> None:

@@ -26,16 +26,15 @@ class Executor:
         self.unreleased: list[str] = []
         """Messages of optional steps that failed to make a device's user release it: the checks that follow decide."""
 
-    def run(
-        self, steps: Sequence[Owned], progress: Progress | None, *, check_interrupt: Callable[[], None]
-    ) -> list[str]:
+    def run(self, steps: Sequence[Owned], progress: Progress | None, *, check: Callable[[], None]) -> list[str]:
         """Take the steps in order and return the messages of optional steps (`may_fail`) that failed after the checks.
+        `check`: called before each step; may raise to end the run.
 
         Raises VfioctlError for the first other step that fails; a Stuck names the step's device in its facts."""
         self.context.steps = [owned.step for owned in steps]
         failures: list[str] = []
         for number, owned in enumerate(steps, start=1):
-            check_interrupt()
+            check()
             action = self._registry.action(owned.step)
             event = StepEvent(EventKind.BEGIN, owned.step, number, len(steps))
             notify(progress, event._replace(timeout=action.timeout(self.context, owned.step)))

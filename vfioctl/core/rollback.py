@@ -150,7 +150,7 @@ class Rollback:
         context = self.context(plan)
         steps = self._registry.steps(changes)
         executor = Executor(self._registry, context)
-        left = executor.run(steps, progress, check_interrupt=lambda: None)
+        left = executor.run(steps, progress, check=lambda: None)
         notify(progress, StepEvent(EventKind.VERIFY, timeout=context.settle))
         return [*executor.unreleased, *left, *verify_changes(self._registry, context, changes).left]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from vfioctl.core.action import Context
@@ -80,8 +80,11 @@ class Verified(NamedTuple):
     left: list[str]
 
 
-def verify_changes(registry: Registry, context: Context, changes: Iterable[Change]) -> Verified:
-    """Read every resource again. Raises VerifyError if one lacks its goal after `settle` seconds; Stuck."""
+def verify_changes(
+    registry: Registry, context: Context, changes: Iterable[Change], check: Callable[[], None] = lambda: None
+) -> Verified:
+    """Read every resource again. Raises VerifyError if one lacks its goal after `settle` seconds; Stuck.
+    `check`: called between two looks; may raise to end it."""
     changes = tuple(changes)
     until = time.monotonic() + context.settle
     while True:
@@ -92,6 +95,7 @@ def verify_changes(registry: Registry, context: Context, changes: Iterable[Chang
             return Verified(values, [_mismatch(registry, change, values[change.key]) for change in wrong])
         if time.monotonic() >= until:
             raise _error(registry, firm, values)
+        check()
         time.sleep(_PAUSE)
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
+from vfioctl.core.events import Cancel, check_stop
 from vfioctl.errors import BadAddress, DeviceInUse
 from vfioctl.inventory.probe.scan import Catalogue, Scan, drivers_of, has_aliases, neighbours
 from vfioctl.inventory.selection.selector import drivers_in, nodes_in, select
@@ -244,8 +245,11 @@ def suggest_nodes(session: Session, _begun: str) -> list[tuple[str, str]]:
     return [(number, "") for number in nodes_in(InventoryApi(session).inventory(nvml=False))]
 
 
-def until_released(make: Callable[[], T], *, wait: float, waiting: Waiting | None = None) -> T:
-    """Return `make()`, retried while it raises DeviceInUse, for at most `wait` seconds. Raises what `make` raises."""
+def until_released(
+    make: Callable[[], T], *, wait: float, waiting: Waiting | None = None, cancel: Cancel | None = None
+) -> T:
+    """Return `make()`, retried while it raises DeviceInUse, for at most `wait` seconds. Raises what `make` raises;
+    Cancelled."""
     from vfioctl.inventory.model.holders import Holder, HolderKind
 
     until = time.monotonic() + wait
@@ -257,6 +261,7 @@ def until_released(make: Callable[[], T], *, wait: float, waiting: Waiting | Non
             holders = error.facts.get("holders")
             if left <= 0 or not isinstance(holders, list) or not holders:
                 raise
+            check_stop(cancel)
             if waiting:
                 waiting([Holder(**{**holder, "kind": HolderKind(holder["kind"])}) for holder in holders], left)
             time.sleep(min(_PAUSE, left))

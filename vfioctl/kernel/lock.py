@@ -14,15 +14,17 @@ from vfioctl.kernel.trusted import KEEP_TO_ROOT, PRIVATE_DIRECTORY, PRIVATE_FILE
 
 
 @contextmanager
-def held(lock: Path, *, wait: float, waiting: Callable[[], None] | None = None) -> Iterator[int]:
-    """Holds the lock; the value is its file descriptor. `waiting` is called once if another process holds it. Raises
-    Busy after `wait` seconds, NotPermitted."""
+def held(
+    lock: Path, *, wait: float, waiting: Callable[[], None] | None = None, check: Callable[[], None] | None = None
+) -> Iterator[int]:
+    """Holds the lock; the value is its file descriptor. `waiting` is called once if another process holds it,
+    `check` again and again until then; it may raise. Raises Busy after `wait` seconds, NotPermitted."""
     fd = _open(lock)
     try:
         if not _acquired(fd):
             if waiting:
                 waiting()
-            _acquire(fd, lock, time.monotonic() + wait)
+            _acquire(fd, lock, time.monotonic() + wait, check)
         with suppress(OSError):  # for the error message of another process; a full disk is no error
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
@@ -45,8 +47,10 @@ def _open(lock: Path) -> int:
         raise NotPermitted(why, hint="run it as root, or name another --ledger") from None
 
 
-def _acquire(fd: int, lock: Path, until: float) -> None:
+def _acquire(fd: int, lock: Path, until: float, check: Callable[[], None] | None) -> None:
     while not _acquired(fd):
+        if check:
+            check()
         if time.monotonic() > until:
             holder = os.pread(fd, 32, 0).decode(errors="replace").strip()
             why = "another vfioctl is changing this host" + (f" (process {holder})" if holder else "")

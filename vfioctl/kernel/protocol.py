@@ -277,10 +277,15 @@ class Kernel(Reader, Protocol):
         """The content of the expansion ROM, which writes enable for the read. Raises KernelRefused, Stuck."""
 
     def exclusive(
-        self, lock: Path, *, wait: float, waiting: Callable[[], None] | None = None
+        self,
+        lock: Path,
+        *,
+        wait: float,
+        waiting: Callable[[], None] | None = None,
+        check: Callable[[], None] | None = None,
     ) -> AbstractContextManager[None]:
         """Holds the host's exclusive lock. Raises Busy when another process holds it for `wait` seconds. `waiting` is
-        called once if another process holds it."""
+        called once if another process holds it, `check` many times a second until then; it may raise."""
         raise _unchanged(self, "it cannot be locked")
 
 

@@ -13,7 +13,7 @@ from vfioctl.vgpu.model.vgpu import Strategy
 
 if TYPE_CHECKING:
     from vfioctl.core.change import Draft, Intent, Outcome, Plan
-    from vfioctl.core.events import Progress
+    from vfioctl.core.events import Cancel, Progress
     from vfioctl.inventory.model.functions import Inventory
     from vfioctl.inventory.model.holders import Holders
     from vfioctl.session import Session
@@ -131,6 +131,7 @@ class VgpuApi:
         persistent: bool = False,
         exclude: Sequence[str] = (),
         progress: Progress | None = None,
+        cancel: Cancel | None = None,
         confirm: Callable[[Plan], None] | None = None,
         elsewhere: Callable[[VfioctlError], None] | None = None,
     ) -> Outcome:
@@ -154,7 +155,7 @@ class VgpuApi:
         def apply(plan: Plan) -> Outcome:
             if confirm:
                 confirm(plan)
-            return self._session.apply(plan, progress=progress)
+            return self._session.apply(plan, progress=progress, cancel=cancel)
 
         return apply(make(exclude=exclude)) if parent else create_somewhere(make, apply, exclude, elsewhere)
 
@@ -238,7 +239,14 @@ class VgpuApi:
         draft = draft_persistent(file, *self._persistent(), self.vgpus, self._draft)
         return None if draft is None else self._session.plan(draft)
 
-    def restore(self, *, wait: float = 0.0, progress: Progress | None = None, dry_run: bool = False) -> Restored:
+    def restore(
+        self,
+        *,
+        wait: float = 0.0,
+        progress: Progress | None = None,
+        cancel: Cancel | None = None,
+        dry_run: bool = False,
+    ) -> Restored:
         """First recovers a change that a reboot interrupted, then creates what is persistent and missing: VFs, then
         vGPUs, each even if others fail. `wait`: seconds to retry failures: a driver may not be loaded yet at boot."""
         from vfioctl.vgpu.lifecycle.restore import restore
@@ -250,8 +258,8 @@ class VgpuApi:
             self._session.engine.recover(forward=False, of_this_boot=False)
         except VfioctlError as error:
             interrupted["recover"] = error
-        apply = partial(self._session.apply, progress=progress)
-        return restore(self.persistent(), self.plan_persistent, apply, interrupted, wait=wait)
+        apply = partial(self._session.apply, progress=progress, cancel=cancel)
+        return restore(self.persistent(), self.plan_persistent, apply, interrupted, wait=wait, cancel=cancel)
 
     def _persistent(self) -> tuple[dict[str, Wanted], dict[str, str]]:
         from vfioctl.vgpu.probe.persistent import read_persistent

@@ -316,7 +316,7 @@ class Alone:
 
         self.executor = Executor(REGISTRY, Context(self.kernel, BindIntent(devices=()), settle=0.0))
         change = binding_change(GPU, Binding("nvidia"), Binding("vfio-pci", "vfio-pci"))
-        return self.executor.run([Owned(step, change) for step in todo], tell, check_interrupt=check_interrupt)
+        return self.executor.run([Owned(step, change) for step in todo], tell, check=check_interrupt)
 
 
 class TestAlone:
@@ -361,7 +361,7 @@ class TestAlone:
         (override,) = overriding("one")
         executor = Executor(REGISTRY, Context(work.kernel, BindIntent(devices=()), settle=0.0))
         bound = binding_change(GPU, Binding("nvidia"), Binding("vfio-pci", "vfio-pci"))
-        assert executor.run([off, Owned(override, bound)], None, check_interrupt=lambda: None) == []
+        assert executor.run([off, Owned(override, bound)], None, check=lambda: None) == []
         assert work.kernel.writes[-1][1] == "one"
         assert executor.reached == 2
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vfioctl.claims.ledger.ledger import Draft
     from vfioctl.claims.model.difference import Difference
     from vfioctl.core.change import Plan
-    from vfioctl.core.events import Progress
+    from vfioctl.core.events import Cancel, Progress
     from vfioctl.inventory.model.functions import Inventory
     from vfioctl.placement.api import PlacementApi
     from vfioctl.placement.model.capacity import Capacity
@@ -63,23 +63,36 @@ class Lifecycle:
         return Liveness(self._session, self.ledger)
 
     def create(
-        self, request: ClaimRequest, *, key: str = "", progress: Progress | None = None, confirm: Confirm | None = None
+        self,
+        request: ClaimRequest,
+        *,
+        key: str = "",
+        progress: Progress | None = None,
+        cancel: Cancel | None = None,
+        confirm: Confirm | None = None,
     ) -> Claimed:
         """Choose, reserve, prepare and hold the devices of a request. Repeating it with its `key` returns its claim,
         after an interruption too. Raises ClaimConflict, NoCapacity, Busy, and what `BindingApi.plan_bind`,
         `VgpuApi.plan_create` and `Session.apply` raise. The claim has failed then; after Stuck it is wedged."""
         text = request.canonical()
         while True:
-            if key and (known := self._liveness.made(key, text)):
-                return self._usable(known, request, progress, confirm)
+            if key and (known := self._liveness.made(key, text, cancel)):
+                return self._usable(known, request, progress, cancel, confirm)
             claim, draft, capacity = self._reserve(request, text, key)
             if draft:
-                claimed = self._prepare(claim, capacity, bind=request.bind, progress=progress, confirm=confirm)
+                claimed = self._prepare(
+                    claim, capacity, bind=request.bind, progress=progress, cancel=cancel, confirm=confirm
+                )
                 return self._followed(claimed._replace(placement=draft.placement, inventory=capacity.inventory))
             # another process was faster with the same key, and makes it
 
     def _usable(
-        self, claim: Claim, request: ClaimRequest, progress: Progress | None, confirm: Confirm | None
+        self,
+        claim: Claim,
+        request: ClaimRequest,
+        progress: Progress | None,
+        cancel: Cancel | None,
+        confirm: Confirm | None,
     ) -> Claimed:
         """Return the claim that a request with its key has already: restored if its devices need it, and renewed.
         Raises ClaimConflict if it is not held, or cannot be restored."""
@@ -88,7 +101,7 @@ class Lifecycle:
         for plan in self.plans_again(claim, bind=request.bind):
             if confirm:
                 confirm(plan)
-            outcome = self.acting_for(claim).apply(plan, progress=progress)
+            outcome = self.acting_for(claim).apply(plan, progress=progress, cancel=cancel)
         claim = self.ledger.claim(claim.id)
         moment = moment_of(self._session)
         if claim.boot_id != moment.boot_id:
@@ -125,7 +138,14 @@ class Lifecycle:
         raise AssertionError("the last attempt returns or raises")
 
     def _prepare(
-        self, claim: Claim, capacity: Capacity, *, bind: bool, progress: Progress | None, confirm: Confirm | None
+        self,
+        claim: Claim,
+        capacity: Capacity,
+        *,
+        bind: bool,
+        progress: Progress | None,
+        cancel: Cancel | None,
+        confirm: Confirm | None,
     ) -> Claimed:
         from vfioctl.claims.lifecycle.device_plans import plan_needed
 
@@ -136,7 +156,7 @@ class Lifecycle:
                 return Claimed(self.ledger.move(claim.id, ClaimState.HELD, moment_of(self._session)))
             if confirm:
                 confirm(plan)
-            outcome = session.apply(plan, progress=progress)
+            outcome = session.apply(plan, progress=progress, cancel=cancel)
         except (VfioctlError, KeyboardInterrupt) as error:
             ended = ClaimState.WEDGED if isinstance(error, Stuck) else ClaimState.FAILED
             self._settle(claim, ClaimState.RESERVED, ended, str(error))
@@ -151,20 +171,22 @@ class Lifecycle:
         waiting: Waiting | None = None,
         unchanged_in_use: bool = False,
         progress: Progress | None = None,
+        cancel: Cancel | None = None,
         confirm: Confirm | None = None,
     ) -> Claimed:
         """Make the claim's devices what they were before it, and give them back. A second time does nothing.
         `wait`: seconds to wait for holders; `waiting` is called meanwhile. `unchanged_in_use`: devices that the claim
         did not change may be in use, as those that are with their drivers again. Raises Busy while another process
         makes it, DeviceInUse, Unfinished, and what `Session.apply` raises; the claim holds its devices then."""
-        claim = self._liveness.awaited(self.ledger.claim(name))
+        claim = self._liveness.awaited(self.ledger.claim(name), cancel)
         if not claim.is_live:
             return Claimed(claim)
         if self._liveness.has_died(claim):
             return Claimed(self._liveness.end(claim))
         try:
-            plan = self._plan_undo(claim, wait=wait, waiting=waiting, unchanged_in_use=unchanged_in_use)
-            return self._give_back(claim, plan, progress, confirm)
+            undo = self._undo(claim, unchanged_in_use=unchanged_in_use)
+            plan = until_released(undo, wait=wait, waiting=waiting, cancel=cancel)
+            return self._give_back(claim, plan, progress, cancel, confirm)
         except VfioctlError:
             now = self.ledger.claim(claim.id)
             if now.state is ClaimState.RELEASED:  # another process was faster
@@ -172,7 +194,7 @@ class Lifecycle:
             raise
 
     def _give_back(
-        self, claim: Claim, plan: Plan | None, progress: Progress | None, confirm: Confirm | None
+        self, claim: Claim, plan: Plan | None, progress: Progress | None, cancel: Cancel | None, confirm: Confirm | None
     ) -> Claimed:
         if plan is None:
             return self._followed(Claimed(self.ledger.move(claim.id, ClaimState.RELEASED, moment_of(self._session))))
@@ -180,25 +202,27 @@ class Lifecycle:
             confirm(plan)
         self.ledger.move(claim.id, ClaimState.RELEASING, moment_of(self._session))
         try:
-            outcome = self.acting_for(claim).apply(plan, progress=progress)
+            outcome = self.acting_for(claim).apply(plan, progress=progress, cancel=cancel)
         except (VfioctlError, KeyboardInterrupt) as error:
             held = ClaimState.WEDGED if isinstance(error, Stuck) else ClaimState.HELD
             self._settle(claim, ClaimState.RELEASING, held, str(error))
             raise
         return self._followed(Claimed(self._settle(claim, ClaimState.RELEASING, ClaimState.RELEASED), outcome))
 
-    def _plan_undo(
-        self, claim: Claim, *, wait: float, waiting: Waiting | None, unchanged_in_use: bool = False
-    ) -> Plan | None:
-        """Return what has to be changed to put a claim's devices back, once their holders have gone; None if nothing.
+    def _undo(self, claim: Claim, *, unchanged_in_use: bool = False) -> Callable[[], Plan | None]:
+        """Return what plans what has to be changed to put a claim's devices back; it returns None if nothing has to.
         Devices that were their owner's before may be in use, unless they were claimed for a run of a domain."""
         from vfioctl.claims.lifecycle.device_plans import plan_undo
 
         if not unchanged_in_use and LABEL not in claim.labels:
             unchanged_in_use = any(event.why == ADOPTED for event in self.ledger.events(claim=claim.id))
-        undo = partial(plan_undo, self.acting_for(claim), claim, unchanged_in_use=unchanged_in_use)
-        plan = until_released(undo, wait=wait, waiting=waiting)
-        return plan if plan and not plan.nothing_to_do else None
+        session, in_use = self.acting_for(claim), unchanged_in_use
+
+        def undo() -> Plan | None:
+            plan = plan_undo(session, claim, unchanged_in_use=in_use)
+            return plan if plan and not plan.nothing_to_do else None
+
+        return undo
 
     def acting_for(self, claim: Claim) -> Session:
         """Return a session whose changes are made for a claim."""
@@ -237,5 +261,5 @@ class Follower(Protocol):
     def differences(self, inventory: Inventory, mdevs: Sequence[Vgpu]) -> Iterable[Difference]:
         """Return where the files differ from the claims, and from these devices, which were just read."""
 
-    def renew(self, *, progress: Progress | None = None) -> object:
+    def renew(self, *, progress: Progress | None = None, cancel: Cancel | None = None) -> object:
         """Write again the files that differ. Raises what planning and applying raise."""

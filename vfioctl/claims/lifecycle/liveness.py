@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from vfioctl.claims.ledger.ledger import Moment
 from vfioctl.claims.model.claim import Claim, ClaimState, Stale
 from vfioctl.core import caller
+from vfioctl.core.events import Cancel, check_stop
 from vfioctl.errors import Busy, Unfinished
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from vfioctl.kernel.protocol import Reader
     from vfioctl.session import Session
 
-_PAUSE = 0.2
+_PAUSE = 0.05
 """Seconds between two looks."""
 
 
@@ -49,39 +51,42 @@ class Liveness:
     def __init__(self, session: Session, ledger: ClaimLedger) -> None:
         self._session, self._ledger = session, ledger
 
-    def made(self, key: str, request: str) -> Claim | None:
+    def made(self, key: str, request: str, cancel: Cancel | None = None) -> Claim | None:
         """Return the live claim with this key once it is made; None if there is none, or its process died before.
-        Raises ClaimConflict, Busy, Unfinished."""
-        while claim := self.known(key, request):
-            claim = self.awaited(claim)
+        Raises ClaimConflict, Busy, Unfinished, Cancelled."""
+        while claim := self.known(key, request, cancel):
+            claim = self.awaited(claim, cancel)
             if claim.state is not ClaimState.RESERVED:
                 return claim if claim.is_live else None
             self.end(claim)
         return None
 
-    def awaited(self, claim: Claim) -> Claim:
-        """Return the claim once no process makes it; still reserved if its process died. Raises Busy, Unfinished."""
+    def awaited(self, claim: Claim, cancel: Cancel | None = None) -> Claim:
+        """Return the claim once no process makes it; still reserved if its process died. Raises Busy, Unfinished,
+        Cancelled."""
         until = time.monotonic() + self._session.lock_wait
-        while (claim := self.settled(claim)).state is ClaimState.RESERVED and not self.has_died(claim):
+        while (claim := self.settled(claim, cancel)).state is ClaimState.RESERVED and not self.has_died(claim):
             if time.monotonic() > until:
                 raise Busy(f"process {claim.pid} is still making claim {claim.id}", hint="try again later")
+            check_stop(cancel)
             time.sleep(_PAUSE)
             claim = self._ledger.claim(claim.id)
         return claim
 
-    def known(self, key: str, request: str) -> Claim | None:
+    def known(self, key: str, request: str, cancel: Cancel | None = None) -> Claim | None:
         """Return the live claim with this key, if any. Raises Busy, Unfinished; ClaimConflict if of another request."""
         claim = self._ledger.keyed(key, request)
-        return self.settled(claim) if claim else None
+        return self.settled(claim, cancel) if claim else None
 
-    def settled(self, claim: Claim) -> Claim:
+    def settled(self, claim: Claim, cancel: Cancel | None = None) -> Claim:
         """Return the claim as it is when no change for it is under way.
-        Raises Unfinished if a change was interrupted, for recovery decides the claim's state; Busy."""
+        Raises Unfinished if a change was interrupted, for recovery decides the claim's state; Busy, Cancelled."""
         if not self._ledger.is_changing(claim.id):
             return claim
         store = self._session.store
         # under the lock, an open change is an interrupted one: no other process is working on it
-        with self._session.kernel.exclusive(store.lock_file, wait=self._session.lock_wait):
+        check = partial(check_stop, cancel)
+        with self._session.kernel.exclusive(store.lock_file, wait=self._session.lock_wait, check=check):
             if self._ledger.is_changing(claim.id):
                 words = f"a change for claim {claim.id} was interrupted"
                 raise Unfinished(words, hint="finish it first", next_command="vfioctl recover")

@@ -14,13 +14,13 @@ from vfioctl.claims.lifecycle.liveness import moment_of
 from vfioctl.claims.model.claim import LABEL, Claim, ClaimedDevice, ClaimState, Undo
 from vfioctl.claims.model.difference import Difference, DifferenceKind, Fix, LostVgpu, Reconciled, Seen, Use
 from vfioctl.console.words import counted
-from vfioctl.errors import VfioctlError
+from vfioctl.errors import Cancelled, VfioctlError
 from vfioctl.units import format_cpu_list, format_size
 
 if TYPE_CHECKING:
     from vfioctl.claims.lifecycle.lifecycle import Lifecycle
     from vfioctl.core.change import Plan
-    from vfioctl.core.events import Progress
+    from vfioctl.core.events import Cancel, Progress
     from vfioctl.session import Session
 
 
@@ -45,22 +45,28 @@ class Reconciling:
         seen = Look(self._session, self._ledger, claims).seen()
         return Reconciled(compare(claims, seen), seen.unknown)
 
-    def fix(self, differences: Sequence[Difference], *, progress: Progress | None = None) -> tuple[Fixed, ...]:
+    def fix(
+        self, differences: Sequence[Difference], *, progress: Progress | None = None, cancel: Cancel | None = None
+    ) -> tuple[Fixed, ...]:
         """Fix what is safe to fix, each once, and say what could not be. CDI files are written after claims changed."""
-        fixed = self._fixed([difference for difference in differences if difference.fix is not Fix.RENEW], progress)
+        fixed = self._fixed(
+            [difference for difference in differences if difference.fix is not Fix.RENEW], progress, cancel
+        )
         changed = any(repair.error is None for repair in fixed)
         files = self.compare().differences if changed else differences
-        return (*fixed, *self._fixed([file for file in files if file.fix is Fix.RENEW], progress))
+        return (*fixed, *self._fixed([file for file in files if file.fix is Fix.RENEW], progress, cancel))
 
-    def _fixed(self, differences: Iterable[Difference], progress: Progress | None) -> tuple[Fixed, ...]:
+    def _fixed(
+        self, differences: Iterable[Difference], progress: Progress | None, cancel: Cancel | None
+    ) -> tuple[Fixed, ...]:
         done: dict[tuple[str, Fix], VfioctlError | None] = {}  # fixing one fixes the others of the same claim
         wanted = [difference for difference in differences if difference.fix is not Fix.NOTHING]
         for difference in wanted:
             if (difference.claim, difference.fix) not in done:
-                done[difference.claim, difference.fix] = self._error_of(difference, progress)
+                done[difference.claim, difference.fix] = self._error_of(difference, progress, cancel)
         return tuple(Fixed(difference, done[difference.claim, difference.fix]) for difference in wanted)
 
-    def restore(self, name: str, *, progress: Progress | None = None) -> Claim:
+    def restore(self, name: str, *, progress: Progress | None = None, cancel: Cancel | None = None) -> Claim:
         """Bind again what a claim had bound, create the vGPUs that it has lost, and record this boot. Its devices, and
         the parents of its vGPUs, must be the same. Raises ClaimConflict, and what `BindingApi.plan_bind`,
         `VgpuApi.plan_create` and `Session.apply` raise; what is still wrong is reported again then."""
@@ -68,7 +74,7 @@ class Reconciling:
         session = self._lifecycle.acting_for(claim)
         plans = self.plans(claim)
         for plan in plans:
-            session.apply(plan, progress=progress)
+            session.apply(plan, progress=progress, cancel=cancel)
         if not plans and claim.boot_id != session.boot_id:
             return self._ledger.restored(claim.id, moment_of(session))
         return self._ledger.claim(claim.id)
@@ -77,16 +83,20 @@ class Reconciling:
         """Return what `restore` would change. Raises what it raises before it changes anything."""
         return self._lifecycle.plans_again(claim)
 
-    def _error_of(self, difference: Difference, progress: Progress | None) -> VfioctlError | None:
+    def _error_of(
+        self, difference: Difference, progress: Progress | None, cancel: Cancel | None
+    ) -> VfioctlError | None:
         """Fix a difference; return why it could not be."""
         try:
             if difference.fix is Fix.RESTORE:
-                self.restore(difference.claim, progress=progress)
+                self.restore(difference.claim, progress=progress, cancel=cancel)
             elif difference.fix is Fix.RENEW:
                 for follower in followers(self._session):
-                    follower.renew(progress=progress)
+                    follower.renew(progress=progress, cancel=cancel)
             else:  # the release of a claim whose process died before any change ends it
-                self._lifecycle.release(difference.claim, progress=progress)
+                self._lifecycle.release(difference.claim, progress=progress, cancel=cancel)
+        except Cancelled:
+            raise
         except VfioctlError as error:
             return error
         return None

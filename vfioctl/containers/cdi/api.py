@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vfioctl.containers.cdi.files import CdiFileFound
     from vfioctl.containers.cdi.intent import CdiIntent
     from vfioctl.core.change import Outcome, Plan
-    from vfioctl.core.events import Progress
+    from vfioctl.core.events import Cancel, Progress
     from vfioctl.inventory.model.functions import Inventory
     from vfioctl.inventory.model.values import Subject
     from vfioctl.session import Session
@@ -90,7 +90,9 @@ class CdiApi:
             intent = known or inferred(file, _held(live), passthrough(inventory, mdevs, node_of(file)))
             yield from differing(file, intent, live, passthrough(inventory, mdevs, intent.node))
 
-    def renew(self, *, create: bool = False, progress: Progress | None = None) -> tuple[Outcome, ...]:
+    def renew(
+        self, *, create: bool = False, progress: Progress | None = None, cancel: Cancel | None = None
+    ) -> tuple[Outcome, ...]:
         """Write vfioctl's files again, each for what it was written for last, where that changes it.
         `create`: also the file of claimed devices, if there is none. Raises what `plan` and `Session.apply` raise."""
         from vfioctl.containers.cdi.choose import inferred, node_of
@@ -103,7 +105,9 @@ class CdiApi:
         if create and KIND not in {intent.kind for intent in intents}:
             intents.append(CdiIntent())
         plans = (self._plan(intent)[0] for intent in intents)
-        return tuple(self._session.apply(plan, progress=progress) for plan in plans if not plan.nothing_to_do)
+        return tuple(
+            self._session.apply(plan, progress=progress, cancel=cancel) for plan in plans if not plan.nothing_to_do
+        )
 
     def _own(self) -> list[tuple[CdiFileFound, CdiIntent | None]]:
         """Return vfioctl's files, each with what it was written for last, if the journal has that.

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from vfioctl.core.events import Progress
+from vfioctl.core.events import Cancel, Progress, check_stop
 from vfioctl.domain.define.fleet_plan import FleetPlanning
 from vfioctl.domain.model.fleet import FleetDocument, FleetItem, FleetSpec
 from vfioctl.domain.run.lifecycle import Lifecycle
@@ -75,7 +75,13 @@ class Fleets:
         return Fleet(spec.fleet, planning.uri, items, running, planning.without_agent(items), orphans)
 
     def apply(
-        self, fleet: Fleet, *, wait_guest: float = 0.0, tell: Tell = lambda _: None, progress: Progress | None = None
+        self,
+        fleet: Fleet,
+        *,
+        wait_guest: float = 0.0,
+        tell: Tell = lambda _: None,
+        progress: Progress | None = None,
+        cancel: Cancel | None = None,
     ) -> FleetDocument:
         """Do what was planned. The first failure ends it, and what was done before stays. A definition that fails is
         put back; one whose domain cannot be started or stopped after that stays. `wait_guest`: seconds until the agents
@@ -89,7 +95,8 @@ class Fleets:
         for item in work:
             tell(_sentence(item))
             try:
-                self._carry_out(item, fleet.uri, progress)
+                check_stop(cancel)
+                self._carry_out(item, fleet.uri, progress, cancel)
             except VfioctlError as error:
                 left = [other.domain for other in work if other.domain not in (*done, item.domain)]
                 did = f"done before: {', '.join(done) or 'nothing'}; not done: {', '.join(left) or 'nothing else'}"
@@ -99,24 +106,24 @@ class Fleets:
                 raise
             done.append(item.domain)
         if wait_guest:
-            self._await(fleet.running, fleet.uri, wait_guest, tell)
+            self._await(fleet.running, fleet.uri, wait_guest, tell, cancel)
         return fleet.document("done" if work else "nothing to do", done)
 
-    def _carry_out(self, item: FleetItem, uri: str, progress: Progress | None) -> None:
+    def _carry_out(self, item: FleetItem, uri: str, progress: Progress | None, cancel: Cancel | None) -> None:
         if item.plan:
-            self._session.apply(item.plan, progress=progress)
+            self._session.apply(item.plan, progress=progress, cancel=cancel)
         try:
             if item.power == "start":
-                self._lifecycle.start(item.domain, connect=uri, progress=progress)
+                self._lifecycle.start(item.domain, connect=uri, progress=progress, cancel=cancel)
             elif item.power == "stop":
-                self._lifecycle.stop(item.domain, connect=uri, progress=progress)
+                self._lifecycle.stop(item.domain, connect=uri, progress=progress, cancel=cancel)
         except VfioctlError as error:
             if item.change != "none":
                 error.message = f"it is {_DONE[item.change]}, and not {_DONE[item.power]}: {error.message}"
                 error.facts["only_defined"] = item.domain
             raise
 
-    def _await(self, names: Sequence[str], uri: str, seconds: float, tell: Tell) -> None:
+    def _await(self, names: Sequence[str], uri: str, seconds: float, tell: Tell, cancel: Cancel | None) -> None:
         until, left = time.monotonic() + seconds, list(names)
         if left:
             tell(f"waiting for the guests of {', '.join(left)}")
@@ -126,6 +133,7 @@ class Fleets:
                     f"the guest agent of {', '.join(left)} has not answered within {seconds:g} s",
                     hint="everything is defined and started; a guest needs qemu-guest-agent, and its channel",
                 )
+            check_stop(cancel)
             time.sleep(_PAUSE)
 
     def _answers(self, name: str, uri: str) -> bool:

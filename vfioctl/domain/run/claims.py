@@ -13,13 +13,13 @@ from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.model.claim import LABEL, Claim, ClaimState
 from vfioctl.domain.document.needs import is_owner
 from vfioctl.domain.model.libvirt import known_as
-from vfioctl.errors import Busy, ClaimConflict, VerifyError, VfioctlError
+from vfioctl.errors import Busy, Cancelled, ClaimConflict, VerifyError, VfioctlError
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.model.claims import Hugepages
 
 if TYPE_CHECKING:
     from vfioctl.core.change import Plan
-    from vfioctl.core.events import Progress
+    from vfioctl.core.events import Cancel, Progress
     from vfioctl.domain.document.needs import Needs
     from vfioctl.placement.model.request import ClaimRequest
     from vfioctl.session import Session
@@ -103,28 +103,28 @@ class RunClaims:
         for claim in _to_restore(serving, needs):
             yield from self._claims.reconciling.plans(claim)
 
-    def take(self, needs: Needs, *, progress: Progress | None = None) -> Held:
+    def take(self, needs: Needs, *, progress: Progress | None = None, cancel: Cancel | None = None) -> Held:
         """Claim what a domain needs, bind it, and verify that; or take nothing. Raises ClaimConflict with the owner,
         DeviceInUse with the holders, NoCapacity, VerifyError, and what `ClaimsApi.create` raises."""
         self.end_over(needs)
         serving, made = self.serving(needs), list[Claim]()
         for claim in _to_restore(serving, needs):
-            self._claims.reconciling.restore(claim.id, progress=progress)
+            self._claims.reconciling.restore(claim.id, progress=progress, cancel=cancel)
         try:
             if request := self.missing(needs):
-                made.append(self._create(request, needs, progress))
+                made.append(self._create(request, needs, progress, cancel))
             made += self.adopt(needs, needs.managed)
             self._verify(needs)
         except (VfioctlError, KeyboardInterrupt):
             with suppress(VfioctlError):  # each claim says what is left of it
-                self._release(made, None)  # what served it before may be another process's, which starts it too
+                self._release(made, None, None)  # what served it before may be another process's, which starts it too
             raise
         kept = tuple(claim for claim in serving if LABEL not in claim.labels)
         return Held(kept, (*(claim for claim in serving if claim not in kept), *made))
 
-    def _create(self, request: ClaimRequest, needs: Needs, progress: Progress | None) -> Claim:
+    def _create(self, request: ClaimRequest, needs: Needs, progress: Progress | None, cancel: Cancel | None) -> Claim:
         try:
-            return self._claims.create(request, progress=progress).claim
+            return self._claims.create(request, progress=progress, cancel=cancel).claim
         except ClaimConflict as error:
             if error.facts.get("claim") not in {claim.id for claim in self.of(needs)}:
                 raise
@@ -154,16 +154,22 @@ class RunClaims:
         for claim in self.made_for(needs):
             self._claims.await_maker(claim.id)
 
-    def give_back(self, needs: Needs, *, progress: Progress | None = None) -> tuple[Claim, ...]:
+    def give_back(
+        self, needs: Needs, *, progress: Progress | None = None, cancel: Cancel | None = None
+    ) -> tuple[Claim, ...]:
         """Release the claims that were made for the domain's run. Raises the first error after trying all of them."""
-        return self._release(self.made_for(needs), progress)
+        return self._release(self.made_for(needs), progress, cancel)
 
-    def _release(self, claims: Sequence[Claim], progress: Progress | None) -> tuple[Claim, ...]:
+    def _release(self, claims: Sequence[Claim], progress: Progress | None, cancel: Cancel | None) -> tuple[Claim, ...]:
         released, failed = [], None
         for claim in claims:
             try:
-                done = self._claims.release(claim.id, wait=_CLOSING_SECONDS, unchanged_in_use=True, progress=progress)
+                done = self._claims.release(
+                    claim.id, wait=_CLOSING_SECONDS, unchanged_in_use=True, progress=progress, cancel=cancel
+                )
                 released.append(done.claim)
+            except Cancelled:
+                raise
             except VfioctlError as error:
                 failed = failed or error
         if failed:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.model.claim import Claim
+from vfioctl.core.events import Cancel, Progress, check_stop
 from vfioctl.domain.document.needs import Needs, needs_nothing, needs_of
 from vfioctl.domain.model.libvirt import is_elsewhere
 from vfioctl.domain.probe.domains import Domains, stop_command
@@ -18,7 +19,6 @@ from vfioctl.signals import deferred
 
 if TYPE_CHECKING:
     from vfioctl.core.change import Plan
-    from vfioctl.core.events import Progress
     from vfioctl.placement.model.placement import Placement
     from vfioctl.session import Session
 
@@ -96,7 +96,9 @@ class Lifecycle:
         preview = ClaimsApi(self._session).preview_create(request, over=over)
         return result._replace(placement=preview.placement, plan=preview.plan)
 
-    def start(self, name: str, *, connect: str = "", progress: Progress | None = None) -> Started:
+    def start(
+        self, name: str, *, connect: str = "", progress: Progress | None = None, cancel: Cancel | None = None
+    ) -> Started:
         """Claim, bind and verify what a domain needs, and start it. One that runs is left alone. Raises UnknownDomain;
         what `RunClaims.take` raises; and libvirt's errors, after which the claims are given back."""
         uri, needs, runs = self._find(name, connect)
@@ -105,10 +107,11 @@ class Lifecycle:
             made = holding.made_for(needs)
             kept = tuple(claim for claim in holding.of(needs) if claim not in made)
             return Started(needs.name, uri, kept, made, ran_already=True)
-        held = holding.take(needs, progress=progress)
+        held = holding.take(needs, progress=progress, cancel=cancel)
         try:
             if self._find(name, connect)[1] != needs:
                 raise StalePlan(f"domain {needs.name} was changed while its devices were bound", hint="start it again")
+            check_stop(cancel)
             with deferred():  # an interrupt comes when libvirt has answered, so that what it has done is known
                 self._kernel.tell_libvirt(uri, "start", needs.name)
             if not self._runs(uri, needs.name):
@@ -155,6 +158,7 @@ class Lifecycle:
         timeout: float = STOP_SECONDS,
         force: bool = False,
         progress: Progress | None = None,
+        cancel: Cancel | None = None,
     ) -> Stopped:
         """Shut a domain down, and give back what was claimed for it, also if it has ended or is not defined any more.
         `timeout`: seconds that the guest may take. `force`: end it as a power cut does. Raises UnknownDomain, libvirt's
@@ -166,8 +170,8 @@ class Lifecycle:
             holding.wait_until_made(needs)
             if runs := self._runs(uri, needs.name):
                 self._request_end(uri, needs.name, "destroy" if force else "shutdown")
-                self._wait(uri, needs.name, timeout)
-            claims, ran = (*claims, *holding.give_back(needs, progress=progress)), ran or runs
+                self._wait(uri, needs.name, timeout, cancel)
+            claims, ran = (*claims, *holding.give_back(needs, progress=progress, cancel=cancel)), ran or runs
             if not self._runs(uri, needs.name):
                 return Stopped(needs.name, uri, claims, ran)
         raise DeviceInUse(f"domain {needs.name} was started again each time that it was stopped")
@@ -190,7 +194,7 @@ class Lifecycle:
             if self._runs(uri, name):
                 raise
 
-    def _wait(self, uri: str, name: str, seconds: float) -> None:
+    def _wait(self, uri: str, name: str, seconds: float, cancel: Cancel | None) -> None:
         until = time.monotonic() + seconds
         while self._runs(uri, name):
             if time.monotonic() > until:
@@ -199,6 +203,7 @@ class Lifecycle:
                     hint="--timeout waits longer; --force ends it as a power cut does",
                     next_command=stop_command(name, uri, "--force"),
                 )
+            check_stop(cancel)
             time.sleep(_PAUSE)
 
     def _uri(self, connect: str) -> str:

@@ -151,8 +151,15 @@ class LiveChange:
         return called(self._workers, what, function, *args, timeout=timeout, fds=self._locks.fds, hint=hint)
 
     @contextmanager
-    def exclusive(self, lock: Path, *, wait: float, waiting: Callable[[], None] | None = None) -> Iterator[None]:
-        with held(lock, wait=wait, waiting=waiting) as fd:
+    def exclusive(
+        self,
+        lock: Path,
+        *,
+        wait: float,
+        waiting: Callable[[], None] | None = None,
+        check: Callable[[], None] | None = None,
+    ) -> Iterator[None]:
+        with held(lock, wait=wait, waiting=waiting, check=check) as fd:
             if not self._read_only:
                 self._workers.warm()  # the fork server starts while the journal is written
             # a write under way keeps the lock if this process dies, so that nobody probes an intermediate state

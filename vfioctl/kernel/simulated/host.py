@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -220,16 +221,27 @@ class Simulated(Recorded):
         return rules.vfio_group_ioctl_get_status(self.tree, group)
 
     @contextmanager
-    def exclusive(self, lock: Path, *, wait: float, waiting: Callable[[], None] | None = None) -> Iterator[None]:
+    def exclusive(
+        self,
+        lock: Path,
+        *,
+        wait: float,
+        waiting: Callable[[], None] | None = None,
+        check: Callable[[], None] | None = None,
+    ) -> Iterator[None]:
         if self._file:
-            with held(lock, wait=wait, waiting=waiting):
+            with held(lock, wait=wait, waiting=waiting, check=check):
                 yield
             return
         if not self._lock.acquire(blocking=False):  # a host in memory is shared only by threads
             if waiting:
                 waiting()
-            if not self._lock.acquire(timeout=wait):
-                raise Busy("another vfioctl is changing this host", hint="wait for it to finish")
+            until = time.monotonic() + wait
+            while not self._lock.acquire(timeout=min(0.02, max(0.0, until - time.monotonic()))):
+                if check:
+                    check()
+                if time.monotonic() >= until:
+                    raise Busy("another vfioctl is changing this host", hint="wait for it to finish")
         try:
             yield
         finally:

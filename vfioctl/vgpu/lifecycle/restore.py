@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vfioctl.errors import BadDocument, NoCapacity, Stuck, VfioctlError
+from vfioctl.core.events import Cancel, check_stop
+from vfioctl.errors import BadDocument, Cancelled, NoCapacity, Stuck, VfioctlError
 
 if TYPE_CHECKING:
     from vfioctl.core.change import Outcome, Plan
@@ -35,14 +36,17 @@ def restore(
     earlier: Mapping[str, VfioctlError],
     *,
     wait: float,
+    cancel: Cancel | None = None,
 ) -> Restored:
     """Creates what the files define, each even if others fail. `make`: plans one file; None if nothing is missing.
-    `apply`: carries out a plan; None: dry run. `earlier`: failures before this. `wait`: seconds to retry failures."""
+    `apply`: carries out a plan; None: dry run. `earlier`: failures before this. `wait`: seconds to retry failures.
+    `cancel`: ends it with Cancelled; what was created before stays."""
     plans: list[Plan] = []
     outcomes: list[Outcome] = []
     failures = dict(earlier)
 
     def is_to_be_tried_again(file: str) -> bool:
+        check_stop(cancel)
         try:
             plan = make(file)
             if plan is not None and not plan.nothing_to_do:
@@ -51,6 +55,8 @@ def restore(
                 else:
                     plans.append(plan)
             failures.pop(file, None)
+        except Cancelled:
+            raise
         except VfioctlError as error:
             failures[file] = error
             return not isinstance(error, (Stuck, BadDocument))  # waiting helps neither
