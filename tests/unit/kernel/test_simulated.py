@@ -7,7 +7,9 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from hypothesis import given
@@ -21,10 +23,11 @@ from vfioctl.kernel.protocol import DRIVERS_PROBE, PCI_DEVICES, PCI_DRIVERS, Una
 from vfioctl.kernel.recorded.bundled import bundled_hosts
 from vfioctl.kernel.recorded.host import Recorded, read_tree
 from vfioctl.kernel.recorded.tree import Node, Tree, form, parse
-from vfioctl.kernel.simulated.faults import DIE, HANG, HANG_THEN_RETURN, Fault, SimulatedDeath, parse_fault
+from vfioctl.kernel.simulated.faults import DIE, HANG, HANG_THEN_RETURN, SLOW, Fault, SimulatedDeath, parse_fault
 from vfioctl.kernel.simulated.files import replace, reset_simulated, simulated_file
 from vfioctl.kernel.simulated.groups import driver_of
 from vfioctl.kernel.simulated.host import Simulated
+from vfioctl.kernel.timeouts import Timeouts
 
 GPU, AUDIO = "0000:0a:00.0", "0000:0a:00.1"
 
@@ -143,6 +146,9 @@ class TestFaults:
             ("12:hang", Fault(12, HANG)),
             ("12:hang-then-return", Fault(12, HANG_THEN_RETURN)),
             ("3:die", Fault(3, DIE)),
+            ("3:slow=2", Fault(3, SLOW, seconds=2.0)),
+            ("3:slow=600.0", Fault(3, SLOW, seconds=600.0)),
+            ("3:slow=0.125", Fault(3, SLOW, seconds=0.125)),
         ],
     )
     def test_are_written_in_one_word(self, text: str, fault: Fault) -> None:
@@ -163,6 +169,12 @@ class TestFaults:
             "9999999:die",
             "1:errorcode",
             "1:hang-then-",
+            "1:slow",
+            "1:slow=",
+            "1:slow=600.1",
+            "1:slow=-1",
+            "1:slow=1e3",
+            "1:slow=nan",
             "\u0661:die",
             "1:E" + "X" * 10_000,
         ],
@@ -171,6 +183,26 @@ class TestFaults:
         with pytest.raises(BadSpec) as caught:
             parse_fault(text)
         assert len(caught.value.message) < 100
+
+    def test_a_slow_write_is_done_in_the_end_and_others_read_meanwhile(self) -> None:
+        kernel = simulated("workstation", Fault(1, SLOW, seconds=0.3))
+        path = f"{PCI_DEVICES}/{GPU}/driver_override"
+        before, began = kernel.read(path), time.monotonic()
+        writing = Thread(target=kernel.write, args=(path, "vfio-pci"))
+        writing.start()
+        assert kernel.read(path) == before
+        writing.join()
+        assert time.monotonic() - began >= 0.3
+        assert kernel.read(path) == "vfio-pci"
+
+    def test_a_write_slower_than_its_timeout_is_given_up_and_returns(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Simulated, "timeouts", Timeouts(0.05))
+        kernel = simulated("workstation", Fault(1, SLOW, seconds=600.0))
+        path = f"{PCI_DEVICES}/{GPU}/driver_override"
+        with pytest.raises(Stuck) as caught:
+            kernel.write(path, "vfio-pci")
+        assert kernel.write_ended(str(caught.value.facts["ticket"])) == "returned"
+        assert kernel.read(path) == "vfio-pci"
 
     def test_an_errno_comes_in_place_of_the_write(self) -> None:
         kernel = simulated("workstation", Fault(2, "errno", errno.EIO))

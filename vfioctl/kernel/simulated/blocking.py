@@ -33,6 +33,13 @@ def subject_of(path: str, value: str = "") -> str:
     return path
 
 
+def step_of(path: str) -> str:
+    """What the timeout of a write is found by: the path of a file, or the step's name."""
+    if path.startswith("/"):
+        return path
+    return "libvirt-start" if path == "libvirt:start" else path.partition(":")[0]
+
+
 def blocked(tree: Tree, subject: str) -> bool:
     return "blocked" in tree.properties.get(f"sim:{subject}", {})
 

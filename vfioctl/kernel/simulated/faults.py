@@ -8,18 +8,21 @@ from dataclasses import dataclass
 
 from vfioctl.errors import BadSpec
 
-HANG, HANG_THEN_RETURN, DIE = "hang", "hang-then-return", "die"
+HANG, HANG_THEN_RETURN, DIE, SLOW = "hang", "hang-then-return", "die", "slow"
 _KINDS = (HANG, HANG_THEN_RETURN, DIE)
+_MOST_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
 class Fault:
     """At the `at`-th write (from 1): it fails with an errno, it never returns, it returns only after
-    vfioctl has given it up, or the process dies just after it."""
+    vfioctl has given it up, the process dies just after it, or it takes some seconds: if that is more than the
+    step's timeout, vfioctl gives it up before it returns."""
 
     at: int
     kind: str
     errno: int = 0
+    seconds: float = 0.0
 
 
 class SimulatedDeath(BaseException):
@@ -27,11 +30,15 @@ class SimulatedDeath(BaseException):
 
 
 def parse_fault(text: str) -> Fault:
-    """`3:EBUSY`, `3:hang`, `3:hang-then-return` or `3:die`. Raises BadSpec."""
+    """`3:EBUSY`, `3:hang`, `3:hang-then-return`, `3:die` or `3:slow=1.5`. Raises BadSpec."""
+    slow = re.fullmatch(r"([0-9]{1,6}):slow=([0-9]{1,3}(?:\.[0-9]{1,3})?)", text, re.ASCII)
+    if slow and float(slow[2]) <= _MOST_SECONDS:
+        return Fault(int(slow[1]), SLOW, seconds=float(slow[2]))
     match = re.fullmatch(r"([0-9]{1,6}):(hang|hang-then-return|die|E[A-Z0-9]+)", text, re.ASCII)
     errno = getattr(errnos, match[2], 0) if match and match[2] not in _KINDS else 0
     if match is None or (match[2] not in _KINDS and not errno):
-        raise BadSpec(f"not a fault: {text[:40]!r}", hint="write it as 3:EBUSY, 3:hang, 3:hang-then-return or 3:die")
+        hint = f"write it as 3:EBUSY, 3:hang, 3:hang-then-return, 3:die or 3:slow=1.5, for at most {_MOST_SECONDS:g} s"
+        raise BadSpec(f"not a fault: {text[:40]!r}", hint=hint)
     return Fault(int(match[1]), match[2] if not errno else "errno", errno)
 
 

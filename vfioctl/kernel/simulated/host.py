@@ -18,8 +18,8 @@ from vfioctl.kernel.protocol import EVERY_LINK, PCI_DEVICES, PCI_DRIVERS, Direct
 from vfioctl.kernel.recorded.host import Recorded, read_tree
 from vfioctl.kernel.recorded.tree import MOST_BYTES, Tree, form
 from vfioctl.kernel.simulated import blocking, class_devices, groups, rules
-from vfioctl.kernel.simulated.blocking import MANAGING, UNDER_LOCK, block, blocked, release, subject_of
-from vfioctl.kernel.simulated.faults import DIE, HANG, HANG_THEN_RETURN, Fault, SimulatedDeath, WouldBlock
+from vfioctl.kernel.simulated.blocking import MANAGING, UNDER_LOCK, block, blocked, release, step_of, subject_of
+from vfioctl.kernel.simulated.faults import DIE, HANG, HANG_THEN_RETURN, SLOW, Fault, SimulatedDeath, WouldBlock
 from vfioctl.kernel.simulated.files import BOOT_ID, KEPT_ROOTS, boot_file, rebooted, replace
 from vfioctl.kernel.untrusted_files import read_file
 
@@ -183,15 +183,19 @@ class Simulated(Recorded):
 
     @contextmanager
     def _effect(self, path: str, value: str) -> Iterator[None]:
-        """One change of the host. A fault may replace it or follow it."""
+        """One change of the host. A fault may delay it, replace it or follow it."""
+        fault = next((f for f in self._faults if f.at == len(self.writes) + 1), None)
+        limit = self.timeouts.of(step_of(path))
+        is_late = fault is not None and (fault.kind == HANG_THEN_RETURN or fault.seconds > limit)
+        if fault and fault.kind == SLOW:
+            time.sleep(min(fault.seconds, limit))  # meanwhile others read the host as it was
         with self._turn():
             self.writes.append((path, value))
-            fault = next((f for f in self._faults if f.at == len(self.writes)), None)
             if fault and fault.errno:
                 raise KernelRefused(path, fault.errno, value)
             if (fault and fault.kind == HANG) or blocked(self.tree, subject_of(path, value)):
                 raise block(self.tree, path, value)
-            if fault and fault.kind == HANG_THEN_RETURN:
+            if is_late:
                 error = block(self.tree, path, value)
                 release(self.tree, subject_of(path, value))
                 raise error
