@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from vfioctl.claims.ledger.ledger import claim_id
 from vfioctl.claims.ledger.rows import CLAIM, claims_published
-from vfioctl.claims.lifecycle.lifecycle import ADOPTED, Lifecycle, refuse_unheld
+from vfioctl.claims.lifecycle.creation import Creation
+from vfioctl.claims.lifecycle.lifecycle import ADOPTED
 from vfioctl.claims.lifecycle.liveness import after, moment_of, stale_claims
-from vfioctl.claims.model.claim import Claim, Claimed, ClaimState, Preview
+from vfioctl.claims.model.claim import Claim, Claimed, ClaimState
 from vfioctl.errors import BadSpec, NoCapacity, NotPermitted
 from vfioctl.inventory.api import InventoryApi, Waiting, until_released
 from vfioctl.placement.model.claims import Owner
+from vfioctl.signals import deferred
 
 if TYPE_CHECKING:
     from vfioctl.claims.model.claim import Event, Nodes, Stale
@@ -33,7 +36,7 @@ _PAUSE, _LONGEST_PAUSE = 0.2, 2.0
 ENDED = "only root may read claims that have ended"
 
 
-class ClaimsApi(Lifecycle):
+class ClaimsApi(Creation):
     """The claims of one host."""
 
     @property
@@ -124,40 +127,6 @@ class ClaimsApi(Lifecycle):
         capacity = self._placement.read(request, taken, context or NO_CONTEXT)
         return draft(request, capacity, taken).placement, capacity
 
-    def preview_create(self, request: ClaimRequest, key: str = "", *, over: Sequence[Claim] = ()) -> Preview:
-        """Return what `create` would do. Raises what that raises before it changes anything.
-        `over`: claims that will have been released by then; plans may change the devices of one of them."""
-        from vfioctl.claims.lifecycle.device_plans import plan_needed
-        from vfioctl.claims.lifecycle.devices import draft
-
-        known = self._liveness.known(key, request.canonical()) if key else None
-        dead = (known.id,) if known and self._liveness.has_died(known) else ()
-        if known and not dead:
-            if known.state is ClaimState.RESERVED:  # its process still makes it
-                return self._again(known, ())
-            refuse_unheld(known)
-            return self._again(known, self.plans_again(known, bind=request.bind))
-        taken = self.ledger.taken(but=(*dead, *(claim.id for claim in over)))
-        capacity = self._placement.read(request, taken)
-        drafted = draft(request, capacity, taken)
-        subjects = {device.subject for device in drafted.claim.devices}
-        released = (claim.id for claim in over if not subjects.isdisjoint(device.subject for device in claim.devices))
-        before = (*dead, *released)
-        session = self._session.acting_for(f"{CLAIM}{before[0]}") if before else self._session
-        plan = plan_needed(session, drafted.claim, capacity, bind=request.bind)
-        return Preview(drafted.placement, capacity.inventory, plan if plan and not plan.nothing_to_do else None)
-
-    def _again(self, claim: Claim, plans: Sequence[Plan]) -> Preview:
-        from vfioctl.placement.model.placement import Placement
-
-        inventory = InventoryApi(self._session).inventory(nvml=False)
-        devices = tuple(device.subject for device in claim.devices if device.asked)
-        ours = {device.address for device in claim.devices}
-        nodes = {f.numa_node for f in inventory.functions if f.address in ours and f.numa_node is not None}
-        why = (f"claim {claim.id} was made for this request and key already: it is {claim.state}",)
-        placement = Placement(devices, claim.cpus, claim.hugepages, tuple(sorted(nodes)), why)
-        return Preview(placement, inventory, next(iter(plans), None), claim)
-
     def preview_release(self, claim: Claim, *, wait: float = 0.0, waiting: Waiting | None = None) -> Plan | None:
         """Return the plan of `release`; None if nothing has to be changed. Raises DeviceInUse, Unfinished."""
         claim = self._liveness.settled(claim)
@@ -166,13 +135,17 @@ class ClaimsApi(Lifecycle):
 
     def adopt(self, owner: str, devices: Sequence[Subject], labels: Mapping[str, str] = NO_LABELS) -> Claimed:
         """Claim devices that an owner already uses, over its quota too, which is reported. Raises ClaimConflict."""
+        from vfioctl.claims.lifecycle.devices import draft
         from vfioctl.placement.model.request import ClaimRequest
 
         request = ClaimRequest(owner=Owner(owner), devices=tuple(devices), bind=False, labels=labels)
-        claim, draft, _ = self._reserve(request, request.canonical(), "", as_they_are=True)
-        held = self.ledger.move(claim.id, ClaimState.HELD, moment_of(self._session), why=ADOPTED)
+        capacity, moment = self._placement.read(request, self.ledger.taken()), moment_of(self._session)
+        make_draft = partial(draft, request, capacity, as_they_are=True)
+        with deferred():  # a claim that is reserved, and not yet held, has failed
+            claim, made = self.ledger.reserve(make_draft, request.canonical(), "", moment)
+            held = self.ledger.move(claim.id, ClaimState.HELD, moment_of(self._session), why=ADOPTED)
         claimed = self._followed(Claimed(held))
-        over = draft.over_quota if draft else ""
+        over = made.over_quota if made else ""
         return claimed._replace(problem="; ".join(filter(None, [over, claimed.problem])))
 
     def await_maker(self, name: str) -> Claim:

@@ -105,10 +105,14 @@ def confirm_all(session: Session, planned: Callable[[], Sequence[Plan | Repair]]
     agree_on_terminal(pages)
 
 
+def asks(*, yes: bool = False) -> bool:
+    """Return whether a command asks for confirmation: not with `--yes`, nor without a terminal."""
+    return not yes and all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+
+
 def agree_on_terminal(pages: Pages) -> None:
     """Show what would be done, if anything, and ask for confirmation if stdin is a terminal. Raises Declined."""
-    on_terminal = all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
-    shown = pages() if on_terminal else ()
+    shown = pages() if asks() else ()
     if not shown:
         return
     import typer

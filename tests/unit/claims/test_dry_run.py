@@ -9,6 +9,7 @@ import pytest
 
 from tests.hosts.machines import FOUR_GPUS, GrowingTree, copy, machine, original, reduced, state
 from tests.schema import schema_problems
+from tests.unit.claims.reserved import once_reserved
 from tests.unit.conftest import Run
 from vfioctl.core.limits import read_document
 from vfioctl.errors import ClaimConflict, DeviceInUse, Unfinished, VfioctlError
@@ -129,7 +130,7 @@ class TestKeys:
 
         wanted = request(GPU0, bind=True)
         with pytest.raises(SimulatedDeath):
-            host.claims.create(wanted, key="k", confirm=die)
+            once_reserved(host, die).claims.create(wanted, key="k")
         other = machine(tree, fast_folder / "ledger.db")
         (cut,) = other.claims.claims()
         assert other.claims.preview_create(wanted, "k").claim == cut, "its process is this one"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.hosts.machines import FOUR_GPUS, GrowingTree, copy, machine, original, reduced, state
+from tests.unit.claims.reserved import once_reserved
 from tests.unit.conftest import Answer, Run
 from vfioctl.binding.api import BindingApi
 from vfioctl.claims.ledger.ledger import ClaimLedger, Moment
@@ -120,16 +121,44 @@ class TestCreating:
         assert state(tree) == before
         assert create(opened(), GPU0).state is ClaimState.HELD
 
-    def test_that_is_not_confirmed_has_failed(self, host: Host, tree: Tree) -> None:
+    @pytest.mark.parametrize("error", [Busy("no"), KeyboardInterrupt()])
+    def test_that_is_not_confirmed_leaves_no_claim_and_no_event(
+        self, host: Host, tree: Tree, error: BaseException
+    ) -> None:
         def refuse(plan: Plan) -> None:
-            raise Busy(f"not {plan.intent.title()}")
+            assert plan.intent.title() == f"bind {GPU0}"
+            raise error
 
         before = state(tree)
-        with pytest.raises(Busy):
-            host.claims.create(request(GPU0), confirm=refuse)
+        with pytest.raises(type(error)):
+            host.claims.create(request(GPU0), key="k", confirm=refuse)
+        assert (host.claims.claims(live_only=False), host.claims.ledger.events()) == ((), ())
+        assert (state(tree), host.history()) == (before, ())
+
+    @pytest.mark.parametrize("error", [Busy("no"), KeyboardInterrupt()])
+    def test_that_ends_before_its_change_has_failed(self, host: Host, tree: Tree, error: BaseException) -> None:
+        def refuse(_: Plan) -> None:
+            raise error
+
+        before = state(tree)
+        with pytest.raises(type(error)):
+            once_reserved(host, refuse).claims.create(request(GPU0))
         (claim,) = host.claims.claims(live_only=False)
-        assert (claim.state, claim.why) == (ClaimState.FAILED, f"not bind {GPU0}")
+        assert (claim.state, claim.why) == (ClaimState.FAILED, str(error))
         assert state(tree) == before
+
+    def test_that_another_claim_overtakes_is_asked_for_again(self, host: Host, opened: Opened) -> None:
+        """The question may stay on the terminal for minutes."""
+        asked: list[str] = []
+
+        def confirm(plan: Plan) -> None:
+            asked.append(plan.intent.title())
+            if len(asked) == 1:
+                create(opened(), GPU0, owner="vm/web2")
+
+        made = host.claims.create(read_document(ClaimRequest, {"owner": OWNER, "gpus": 1}), confirm=confirm)
+        assert asked == [f"bind {GPU0}", f"bind {GPU1}"]
+        assert made.claim.functions == (GPU1,)
 
     def test_that_hangs_is_wedged_until_it_is_recovered(self, opened: Opened) -> None:
         host = opened(Fault(2, HANG))
@@ -185,7 +214,7 @@ class TestKeys:
             raise SimulatedDeath
 
         with pytest.raises(SimulatedDeath):
-            opened().claims.create(request(GPU0), key="k", confirm=die)
+            once_reserved(opened(), die).claims.create(request(GPU0), key="k")
         (cut,) = opened().claims.claims()
         assert cut.state is ClaimState.RESERVED
         monkeypatch.setattr("vfioctl.core.caller.is_running", lambda pid: pid != os.getpid())
@@ -206,7 +235,7 @@ class TestKeys:
                 create(impatient(opened()), GPU0, key="k")
             second.append("refused")
 
-        made = opened().claims.create(request(GPU0), key="k", confirm=meanwhile).claim
+        made = once_reserved(opened(), meanwhile).claims.create(request(GPU0), key="k").claim
         assert (made.state, second) == (ClaimState.HELD, ["refused"])
         assert len(opened().claims.claims(live_only=False)) == 1
 
@@ -215,7 +244,7 @@ class TestKeys:
             raise SimulatedDeath
 
         with pytest.raises(SimulatedDeath):
-            opened().claims.create(request(GPU0), key="k", confirm=die)
+            once_reserved(opened(), die).claims.create(request(GPU0), key="k")
         with pytest.raises(Busy, match="still making claim"):
             create(impatient(opened()), GPU0, key="k")
 
@@ -281,12 +310,12 @@ class TestReleasing:
     def test_waits_for_the_process_that_makes_it(self, opened: Opened, tree: Tree) -> None:
         before = state(tree)
 
-        def confirm(_: Plan) -> None:
+        def check(_: Plan) -> None:
             (claim,) = opened().claims.claims()
             with pytest.raises(Busy, match="still making"):
                 impatient(opened()).claims.release(claim.id)
 
-        made = opened().claims.create(request(GPU0), confirm=confirm).claim
+        made = once_reserved(opened(), check).claims.create(request(GPU0)).claim
         assert (made.state, driver(opened(), GPU0)) == (ClaimState.HELD, "vfio-pci")
         opened().claims.release(made.id)
         assert state(tree) == before
@@ -294,14 +323,14 @@ class TestReleasing:
     def test_of_a_claim_that_has_ended_nothing_is_changed_any_more(self, opened: Opened, tree: Tree) -> None:
         before, ended = state(tree), []
 
-        def confirm(_: Plan) -> None:
+        def check(_: Plan) -> None:
             host = opened()
             (claim,) = host.claims.claims()
             moment = Moment("2026-01-01T00:00:00.000+00:00", "boot", this_process())
             ended.append(host.claims.ledger.move(claim.id, ClaimState.RELEASED, moment))
 
         with pytest.raises(ClaimConflict, match="is released already"):
-            opened().claims.create(request(GPU0), confirm=confirm)
+            once_reserved(opened(), check).claims.create(request(GPU0))
         assert opened().claims.claim(ended[0].id).state is ClaimState.RELEASED
         assert state(tree) == before
 

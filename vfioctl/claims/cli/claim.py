@@ -9,7 +9,7 @@ from vfioctl.claims.api import ClaimsApi, suggest_claims
 from vfioctl.claims.cli.options import Devices, DryRun, Key, OwnerName, Wish, key_in, wish_options
 from vfioctl.claims.cli.output import ClaimId, print_claim, print_claims, print_preview, print_problem, print_releases
 from vfioctl.claims.model.claim import claim_document, claims_text, unverified, why_stale
-from vfioctl.console.changes import confirm, progress_lines, reporting
+from vfioctl.console.changes import asks, confirm, progress_lines, reporting
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import group_app
 from vfioctl.console.options import AsJson, Wait, Yes, completion
@@ -66,7 +66,7 @@ def create(  # noqa: PLR0913 - one parameter for each option
             request,
             key=name,
             progress=progress_lines(session),
-            confirm=None if yes else lambda plan: confirm(session, plan),
+            confirm=(lambda plan: confirm(session, plan)) if asks(yes=yes) else None,
         )
     print_claim(api, made, as_json=as_json, explain=explain)
 

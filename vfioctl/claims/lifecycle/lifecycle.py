@@ -4,12 +4,12 @@ Each change of devices is one journaled plan of another subsystem, made for the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from vfioctl.claims.ledger.ledger import ClaimLedger
 from vfioctl.claims.ledger.rows import CLAIM
-from vfioctl.claims.lifecycle.liveness import Liveness, after, moment_of
+from vfioctl.claims.lifecycle.liveness import Liveness, moment_of
 from vfioctl.claims.model.claim import LABEL, Claim, Claimed, ClaimState
 from vfioctl.core.locations import import_object
 from vfioctl.errors import ClaimConflict, Stuck, VfioctlError
@@ -18,14 +18,11 @@ from vfioctl.inventory.api import Waiting, until_released
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from vfioctl.claims.ledger.ledger import Draft
     from vfioctl.claims.model.difference import Difference
     from vfioctl.core.change import Plan
     from vfioctl.core.events import Cancel, Progress
     from vfioctl.inventory.model.functions import Inventory
     from vfioctl.placement.api import PlacementApi
-    from vfioctl.placement.model.capacity import Capacity
-    from vfioctl.placement.model.request import ClaimRequest
     from vfioctl.session import Session
     from vfioctl.vgpu.model.vgpu import Vgpu
 
@@ -62,56 +59,6 @@ class Lifecycle:
     def _liveness(self) -> Liveness:
         return Liveness(self._session, self.ledger)
 
-    def create(
-        self,
-        request: ClaimRequest,
-        *,
-        key: str = "",
-        progress: Progress | None = None,
-        cancel: Cancel | None = None,
-        confirm: Confirm | None = None,
-    ) -> Claimed:
-        """Choose, reserve, prepare and hold the devices of a request. Repeating it with its `key` returns its claim,
-        after an interruption too. Raises ClaimConflict, NoCapacity, Busy, and what `BindingApi.plan_bind`,
-        `VgpuApi.plan_create` and `Session.apply` raise. The claim has failed then; after Stuck it is wedged."""
-        text = request.canonical()
-        while True:
-            if key and (known := self._liveness.made(key, text, cancel)):
-                return self._usable(known, request, progress, cancel, confirm)
-            claim, draft, capacity = self._reserve(request, text, key)
-            if draft:
-                claimed = self._prepare(
-                    claim, capacity, bind=request.bind, progress=progress, cancel=cancel, confirm=confirm
-                )
-                return self._followed(claimed._replace(placement=draft.placement, inventory=capacity.inventory))
-            # another process was faster with the same key, and makes it
-
-    def _usable(
-        self,
-        claim: Claim,
-        request: ClaimRequest,
-        progress: Progress | None,
-        cancel: Cancel | None,
-        confirm: Confirm | None,
-    ) -> Claimed:
-        """Return the claim that a request with its key has already: restored if its devices need it, and renewed.
-        Raises ClaimConflict if it is not held, or cannot be restored."""
-        refuse_unheld(claim)
-        outcome = None
-        for plan in self.plans_again(claim, bind=request.bind):
-            if confirm:
-                confirm(plan)
-            outcome = self.acting_for(claim).apply(plan, progress=progress, cancel=cancel)
-        claim = self.ledger.claim(claim.id)
-        moment = moment_of(self._session)
-        if claim.boot_id != moment.boot_id:
-            claim = self.ledger.restored(claim.id, moment)
-        if claim.expires and claim.expires <= moment.now:
-            expires = after(moment.now, request.ttl)
-            why = f"requested again: expires {expires or 'never'}"
-            claim = self.ledger.amend(claim.id, moment, expires=expires, why=why)
-        return self._followed(Claimed(claim, outcome)) if outcome else Claimed(claim)
-
     def plans_again(self, claim: Claim, *, bind: bool = False) -> tuple[Plan, ...]:
         """Return the changes that restore what a claim had of its devices; none if nothing has to be changed.
         `bind`: also bind those that were on VFIO before the claim. Raises ClaimConflict if they are not the same."""
@@ -119,49 +66,6 @@ class Lifecycle:
 
         plans = plans_again(self.acting_for(claim), claim, bind=bind)
         return tuple(plan for plan in plans if not plan.nothing_to_do)
-
-    def _reserve(
-        self, request: ClaimRequest, text: str, key: str, *, as_they_are: bool = False
-    ) -> tuple[Claim, Draft | None, Capacity]:
-        from vfioctl.claims.lifecycle.devices import draft
-
-        for attempt in range(_ATTEMPTS):
-            moment = moment_of(self._session)
-            capacity = self._placement.read(request, self.ledger.taken())
-            expires = after(moment.now, request.ttl)
-            make_draft = partial(draft, request, capacity, expires=expires, as_they_are=as_they_are)
-            try:
-                return *self.ledger.reserve(make_draft, text, key, moment), capacity
-            except ClaimConflict:  # a parent of vGPUs was claimed after they were planned
-                if capacity.creation is None or attempt + 1 == _ATTEMPTS:
-                    raise
-        raise AssertionError("the last attempt returns or raises")
-
-    def _prepare(
-        self,
-        claim: Claim,
-        capacity: Capacity,
-        *,
-        bind: bool,
-        progress: Progress | None,
-        cancel: Cancel | None,
-        confirm: Confirm | None,
-    ) -> Claimed:
-        from vfioctl.claims.lifecycle.device_plans import plan_needed
-
-        session = self.acting_for(claim)
-        try:
-            plan = plan_needed(session, claim, capacity, bind=bind)
-            if plan is None or plan.nothing_to_do:
-                return Claimed(self.ledger.move(claim.id, ClaimState.HELD, moment_of(self._session)))
-            if confirm:
-                confirm(plan)
-            outcome = session.apply(plan, progress=progress, cancel=cancel)
-        except (VfioctlError, KeyboardInterrupt) as error:
-            ended = ClaimState.WEDGED if isinstance(error, Stuck) else ClaimState.FAILED
-            self._settle(claim, ClaimState.RESERVED, ended, str(error))
-            raise
-        return Claimed(self._settle(claim, ClaimState.RESERVED, ClaimState.HELD), outcome)
 
     def release(
         self,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vfioctl.claims.model.difference import DifferenceKind
     from vfioctl.core.change import Outcome, Plan
     from vfioctl.inventory.model.functions import Inventory
+    from vfioctl.placement.model.capacity import Capacity
     from vfioctl.placement.model.placement import Placement
 
 
@@ -148,6 +149,8 @@ class Preview(NamedTuple):
     plan: Plan | None = None
     claim: Claim | None = None
     """The claim that the request's key has already, which would be returned."""
+    capacity: Capacity | None = None
+    """The host that the placement was chosen from; None for a claim that is there already."""
 
 
 class Event(NamedTuple):
