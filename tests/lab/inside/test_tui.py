@@ -16,6 +16,7 @@ from vfioctl.tui.app import Tui
 from vfioctl.tui.data.feed import Feed
 
 SECONDS = 120.0
+_TREE = 80
 
 
 def drive(ledger: Path, work: Callable[[Driver], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,5 +80,5 @@ def test_a_holder_that_comes_while_the_plan_is_open_is_not_overruled(
 
 
 def row(driver: Driver, address: str) -> str:
-    """The line of a function, as the screen shows it."""
-    return next((line for line in driver.text.splitlines() if address in line), "")
+    """The line of a function in the tree, left of the details."""
+    return next((line[:_TREE] for line in driver.text.splitlines() if address in line[:_TREE]), "")

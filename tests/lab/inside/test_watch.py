@@ -14,7 +14,7 @@ from tests.lab.inside.command import vfioctl
 from tests.lab.inside.conftest import Load
 from tests.lab.inside.topology import Topology
 
-PROGRAM = (sys.executable, "-c", "import sys; from vfioctl.app import main; sys.exit(main())")
+PROGRAM = (sys.executable, "-c", "from vfioctl.app import console; console()")
 SECONDS = 120.0
 STORM = 3000
 
@@ -68,7 +68,7 @@ def watching(ledger: Path, address: str) -> Iterator[Watch]:
 
 def test_it_tells_what_happens(tmp_path: Path, lab: Topology, load: Load) -> None:
     ledger = tmp_path / "ledger.db"
-    load("mbochs", count=1)
+    load("mbochs")
     with watching(ledger, lab.nvme) as watch:
         made = vfioctl(ledger, "claim", "create", "--owner", "vm/a", "--device", lab.far_display, "--yes", "--json")
         assert made.returncode == 0, made.stderr
