@@ -14,7 +14,7 @@ from vfioctl.console.failure import report, report_bug
 from vfioctl.console.output import ReaderGone, prepare_streams, tell_version
 from vfioctl.environment import prepare_for_root
 from vfioctl.errors import VfioctlError
-from vfioctl.signals import Interrupt, raise_on_termination
+from vfioctl.signals import Interrupt, block, deferred, raise_on_termination
 
 if TYPE_CHECKING:
     from vfioctl.console.lazy import Place
@@ -52,9 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(words, choice)
     except VfioctlError as error:
         error.next_command = on_this_host(error.next_command)
-        return report(error, as_json=_wants_json(words))
+        with deferred():
+            return report(error, as_json=_wants_json(words))
     except KeyboardInterrupt as interrupt:
-        return report(_stopped(interrupt), as_json=_wants_json(words))
+        with deferred():  # a second signal must not end the report of what the first one did
+            return report(_stopped(interrupt), as_json=_wants_json(words))
     except ReaderGone:
         return _READER_GONE
     finally:
@@ -71,7 +73,12 @@ def console() -> NoReturn:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     sys.excepthook = report_bug
     raise_on_termination()
-    code = main()
+    try:
+        code = main()
+        block()  # the exit code is decided
+    except KeyboardInterrupt as interrupt:  # one that came before the first one was reported, or after the results
+        block()
+        code = _stopped(interrupt).exit_code
     # All results are written and flushed; the interpreter's shutdown would take another fifth of the run time.
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):

@@ -58,6 +58,11 @@ def deferred() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def block() -> None:
+    """Block the signals for good, in a process that ends now."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ALL)
+
+
 def unblock() -> None:
     """Unblocks all signals in a child process, which inherits its parent's mask."""
     _state.deferring = False
