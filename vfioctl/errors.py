@@ -67,8 +67,8 @@ class VfioctlError(Exception):
 
 
 class Cancelled(VfioctlError):
-    """The caller of the library cancelled the change: it was rolled back, or had not begun. Nobody must act, so the
-    exit code is that of an answer of no. A command that a signal ends has the signal's exit code instead."""
+    """The caller of the library cancelled the change: it was rolled back, or had not begun. Nobody must act: the exit
+    code is that of an answer of no. A command that a signal ends has the signal's exit code instead."""
 
 
 class RequestError(VfioctlError):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from threading import Event, Timer
 
 import pytest
 
 from tests.hosts.machines import copy, machine, original, state
+from tests.unit.claims.reserved import once_reserved
 from tests.unit.conftest import Run, answered
 from vfioctl.claims.model.claim import ClaimState
 from vfioctl.core.limits import read_document
@@ -143,3 +146,40 @@ def test_an_answer_of_no_leaves_no_claim(run: Run) -> None:
     assert (code, "not confirmed: nothing was changed" in shown) == (1, True), shown
     assert run("claim list --all --json --simulate hgx8").document == {"claims": []}
     assert run("history --json --simulate hgx8").document == {"entries": []}
+
+
+def test_what_several_changes_restore_is_cancelled_as_a_whole(run: Run) -> None:
+    """The first of them would be told as a failure of its own, and the next one begun."""
+    assert run("vgpu create T4-4C --persistent --yes --simulate t4").code == 0
+    assert run("claim create --owner vm/a --device gpu0 --yes --simulate hgx8").code == 0
+    assert run("claim create --owner vm/b --device gpu1 --yes --simulate hgx8").code == 0
+    assert (run("hosts reboot t4").code, run("hosts reboot hgx8").code) == (0, 0)
+    cards, host = Host.simulated("t4"), Host.simulated("hgx8")
+    before = cards.history()
+    with pytest.raises(Cancelled):
+        cards.vgpu.restore(cancel=lambda: True)
+    assert cards.history() == before
+    begun: list[int] = []
+    differences = host.claims.reconciling.compare().differences
+    changes = host.history()
+    with pytest.raises(Cancelled):
+        host.claims.reconciling.fix(differences, progress=lambda e: begun.append(e.number), cancel=lambda: 2 in begun)
+    assert [str(entry.state) for entry in host.history()[: -len(changes)]] == ["back"]
+
+
+def test_the_wait_for_the_process_that_makes_a_claim_is_cancelled(fast_folder: Path) -> None:
+    opened = hosts("hgx8", fast_folder)
+    stop = Event()
+    timer = Timer(0.2, stop.set)
+
+    def meanwhile(_: object) -> None:
+        host = opened()
+        host.session.lock_wait = 30.0
+        timer.start()
+        began = time.monotonic()
+        with pytest.raises(Cancelled):
+            host.claims.create(wish(gpus=1), key="k", cancel=stop.is_set)
+        assert time.monotonic() - began < 5
+
+    once_reserved(opened(), meanwhile).claims.create(wish(gpus=1), key="k")
+    timer.join()

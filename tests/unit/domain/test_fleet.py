@@ -17,7 +17,7 @@ from vfioctl.domain.document.mark import marked
 from vfioctl.domain.document.reader import read_domain
 from vfioctl.domain.document.templates import read_template
 from vfioctl.domain.document.xml import text_of
-from vfioctl.errors import BadSpec, HostError, VerifyError, VfioctlError
+from vfioctl.errors import BadSpec, Cancelled, HostError, VerifyError, VfioctlError
 from vfioctl.kernel.protocol import DiskImage
 from vfioctl.kernel.recorded.host import Recorded, read_tree
 from vfioctl.kernel.recorded.tree import form
@@ -317,6 +317,16 @@ def test_if_one_cannot_be_had_nothing_is_changed(machine: Machine) -> None:
     assert refused.code == 4
     assert refused.document["error"]["message"].startswith("big: ")
     assert machine.domains() == {}
+
+
+def test_a_cancelled_one_says_what_was_done(machine: Machine) -> None:
+    machine.write(TWO, ONE, THREE)
+    api, told = DomainApi(machine.session()), list[str]()
+    fleet = api.fleets.plan(api.fleet(machine.file), connect=URI)
+    with pytest.raises(Cancelled) as caught:
+        api.fleets.apply(fleet, tell=told.append, cancel=lambda: len(told) > 1)
+    assert caught.value.restored == "done before: b; not done: c"
+    assert set(machine.domains()) == {"b"}
 
 
 def test_the_first_failure_ends_it_and_says_what_was_done(machine: Machine) -> None:

@@ -19,6 +19,7 @@ from tests.schema import schema_problems
 from tests.unit.conftest import PROGRAM, Answer, Golden, Run, answered, timeless
 from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.model.claim import LABEL
+from vfioctl.core.events import EventKind
 from vfioctl.domain.api import DomainApi
 from vfioctl.domain.document.needs import needs_of
 from vfioctl.domain.model.hook import SCRIPT, is_script, script
@@ -30,6 +31,7 @@ from vfioctl.errors import (
     BadDocument,
     BadSpec,
     Busy,
+    Cancelled,
     ClaimConflict,
     DeviceInUse,
     NoCapacity,
@@ -134,6 +136,18 @@ class TestStart:
         assert "Start domain web1" in machine("domain", "start", "web1", "--dry-run", as_json=False).out
         assert machine("domain", "stop", "web1", "--dry-run").document["result"] == "does not run"
         assert (machine.host.read_text(), machine.claims()) == (before, [])
+
+    @pytest.mark.parametrize("kind", [EventKind.BEGIN, EventKind.VERIFY, EventKind.CLOSED])
+    def test_a_cancelled_start_gives_back_what_was_claimed(self, machine: Machine, kind: EventKind) -> None:
+        """Also when the devices are bound, and the domain is to be started next."""
+        seen: list[EventKind] = []
+        with pytest.raises(Cancelled) as caught:
+            Lifecycle(machine.session()).start(
+                "web1", connect=URI, progress=lambda event: seen.append(event.kind), cancel=lambda: kind in seen
+            )
+        if kind == EventKind.CLOSED:
+            assert caught.value.restored == "its devices are what they were before"
+        assert (machine.claims(), machine.driver(), machine.state()) == ([], "nvidia", "defined")
 
     def test_a_claim_that_was_there_serves_the_domain_and_stays(self, machine: Machine) -> None:
         words = ("claim", "create", "--owner", "vm/web1", "--device", GPU, "--yes")
