@@ -89,4 +89,5 @@ def _table(api: OverviewApi, seconds: float, *, everything: bool) -> None:
 
 
 def _newest(events: "tuple[HostEvent, ...]") -> "HostEvent | None":
-    return next((event for event in reversed(events) if event.action != INTERVAL), None)
+    """Return the newest event that names something."""
+    return next((event for event in reversed(events) if event.subject), None)
