@@ -8,7 +8,9 @@ import pytest
 from rich.cells import cell_len
 
 from tests.unit.tui.conftest import HOSTS
+from vfioctl.core.events import EventKind, StepEvent
 from vfioctl.core.published import BeingChanged
+from vfioctl.core.registry import Registry
 from vfioctl.host import Host
 from vfioctl.inventory.model.holders import Holder, HolderKind
 from vfioctl.inventory.model.usage import Usage
@@ -21,6 +23,7 @@ from vfioctl.tui.model.names import Names
 from vfioctl.tui.model.sheet import Column, Row, Sheet, View, arranged, cell, cut, heading
 from vfioctl.tui.screens.devices import holders_cell, usage_words
 from vfioctl.tui.screens.lists import domain_rows
+from vfioctl.tui.screens.progress import progress_lines, state_line
 from vfioctl.tui.screens.sheets import Arrangement, Known, sheet_of
 from vfioctl.tui.terminal import folded
 
@@ -150,6 +153,15 @@ class TestActions:
         unfinished = (BeingChanged(1, ("0000:1b:00.0",), 1 if under_way else None),)
         situation = Situation(View.LOG, overview_of("hgx8", unfinished=unfinished))
         assert reason(recover, situation, []) == why
+
+
+def test_a_wait_for_the_lock_is_one_line_that_counts_on() -> None:
+    waits = [StepEvent(EventKind.LOCK, at=float(at), timeout=10.0) for at in range(4)]
+    (line,) = progress_lines(waits, Registry(()), 5.0)
+    assert line.plain == "...    5 of 10 s  waiting for another vfioctl that is changing this host"
+    assert state_line(waits, 5.0, 0.0) == "waits for another vfioctl, 5 s"
+    first, _ = progress_lines([*waits, StepEvent(EventKind.VERIFY, at=6.0)], Registry(()), 7.0)
+    assert first.plain.startswith("done      6.0 s  waiting for")
 
 
 class TestRows:

@@ -22,7 +22,7 @@ def progress_lines(
     events: Sequence[StepEvent], registry: Registry, now: float, *, is_done: bool = False
 ) -> Iterator[Text]:
     """Yield a line for each step and for what comes between. `now`: seconds of `time.monotonic`."""
-    depth = ""
+    depth, events = "", _once(events)
     for number, event in enumerate(events):
         following = events[number + 1] if number + 1 < len(events) else None
         until = following.at if following else now
@@ -38,6 +38,13 @@ def progress_lines(
         yield Text.assemble((f"{state:7}", _STYLES.get(state, "green")), f"{timed:>8}  ", depth, words)
         if following and following.kind is EventKind.FAILED and following.error:
             yield Text(f"{'':17}{depth}{_error(following.error)}", style="red")
+
+
+def _once(events: Sequence[StepEvent]) -> Sequence[StepEvent]:
+    """Return the events without repetitions of the one that tells of the lock."""
+    before = (None, *(event.kind for event in events))
+    pairs = zip(events, before, strict=False)
+    return [event for event, last in pairs if event.kind is not EventKind.LOCK or last is not EventKind.LOCK]
 
 
 def _state(following: StepEvent | None, *, is_done: bool) -> str:
@@ -80,6 +87,7 @@ def _times(seconds: float, timeout: float | None) -> str:
 
 def state_line(events: Sequence[StepEvent], now: float, began: float) -> str:
     """Return the state in a few words, such as `step 3 of 12, 4 s`, for the line below the screens."""
+    events = _once(events)
     step = next((event for event in reversed(events) if event.kind is EventKind.BEGIN), None)
     last = events[-1] if events else None
     back = any(event.kind is EventKind.ROLLBACK for event in events)

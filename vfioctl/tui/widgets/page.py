@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from io import StringIO
 from typing import ClassVar
 
@@ -52,7 +53,9 @@ class Page(ScrollView, can_focus=True):
         widest = max((line.cell_length for line in lines), default=0)
         self.virtual_size = Size(widest, len(lines))
         if at_end:
-            self.call_after_refresh(self.scroll_end, animate=False, immediate=True)  # bars may take a line
+            to_end = partial(self.scroll_end, animate=False, immediate=True)
+            self.call_after_refresh(to_end)
+            self.set_timer(0.1, to_end)  # scroll bars that came meanwhile may have taken a line
         self.refresh()
 
     @property
