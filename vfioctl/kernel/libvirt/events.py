@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 _KEEPALIVE_SECONDS, _KEEPALIVE_COUNT = 5, 3
@@ -29,8 +30,9 @@ def main(uri: str) -> int:
     ended: list[str] = []
     try:
         connection = libvirt.openReadOnly(uri)
-        connection.setKeepAlive(_KEEPALIVE_SECONDS, _KEEPALIVE_COUNT)
-        connection.registerCloseCallback(lambda *_: ended.append("libvirt closed the connection"), None)
+        with suppress(libvirt.libvirtError):  # a driver without a daemon has neither
+            connection.setKeepAlive(_KEEPALIVE_SECONDS, _KEEPALIVE_COUNT)
+            connection.registerCloseCallback(lambda *_: ended.append("libvirt closed the connection"), None)
         connection.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, _write, None)
         libvirt.virEventAddHandle(0, libvirt.VIR_EVENT_HANDLE_READABLE, lambda *_: os._exit(0), None)
         libvirt.virEventAddTimeout(_TICK_MILLISECONDS, lambda *_: None, None)  # so that the loop looks at `ended`
