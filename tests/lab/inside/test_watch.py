@@ -91,7 +91,7 @@ def test_it_tells_what_happens(tmp_path: Path, lab: Topology, load: Load) -> Non
             change(lab.display)
         pci.bind_to_vfio(lab.far_display)
         watch.until(lambda _: is_after_storm(watch))
-    stormed = [event for event in watch.events if event["subject"] == lab.display]
+        stormed = [event for event in watch.events if event["subject"] == lab.display]
     assert 0 < len(stormed) < STORM / 10
     assert sum(event["count"] for event in stormed) > len(stormed)
 
