@@ -268,7 +268,7 @@ class TestUnderWay:
             await driver.press("k")
             await driver.shows("It is rolled back after this step.")
             slow.go.set()
-            await driver.shows("cancelled: rolling back", "Failed.", "vfioctl: cancelled:")
+            await driver.shows("cancelled: rolling back", "Failed.", "vfioctl: cancelled", "put back as before")
 
         assert driver_of(drive(work)) == "nvidia"
 

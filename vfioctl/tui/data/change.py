@@ -14,10 +14,9 @@ from vfioctl.tui.data.threads import start
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from vfioctl.core.events import Progress, StepEvent
+    from vfioctl.core.events import Cancel, Progress, StepEvent
 
-Cancel = Callable[[], bool]
-Apply = Callable[["Progress", Cancel], "Sequence[RenderableType]"]
+Apply = Callable[["Progress", "Cancel"], "Sequence[RenderableType]"]
 """Makes a change, and returns the page about its outcome."""
 
 
@@ -66,9 +65,6 @@ class Change:
             self.pages = self._apply(self._hear, self._cancelled.is_set)
         except VfioctlError as error:
             self.failure, self.is_stale = failed(error), isinstance(error, StalePlan)
-        except KeyboardInterrupt as interrupt:
-            restored = getattr(interrupt, "restored", "") or "vfioctl history says what was done"
-            self.failure = (f"vfioctl: cancelled: {restored}",)
         except Exception as error:
             self.failure = (f"vfioctl: this is a bug: {type(error).__name__}: {error}",)
             raise

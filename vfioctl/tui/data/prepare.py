@@ -9,16 +9,14 @@ from rich.text import Text
 
 from vfioctl.console.plan_page import outcome_page, plan_page, planned_page
 from vfioctl.errors import BadSpec, StalePlan
-from vfioctl.tui.data import standin
 from vfioctl.tui.data.change import Apply
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from vfioctl.core.change import Plan
-    from vfioctl.core.events import Progress
+    from vfioctl.core.events import Cancel, Progress
     from vfioctl.host import Host
-    from vfioctl.tui.data.change import Cancel
 
     Pages = Sequence[RenderableType]
 
@@ -74,7 +72,7 @@ def _of_plan(host: Host, plan: Plan) -> Prepared:
     registry = host.session.registry
 
     def apply(progress: Progress, cancel: Cancel) -> Pages:
-        return [outcome_page(standin.apply(host, plan, progress=progress, cancel=cancel), registry)]
+        return [outcome_page(host.apply(plan, progress=progress, cancel=cancel), registry)]
 
     return Prepared(plan.intent.title(), [planned_page(plan, registry)], None if plan.nothing_to_do else apply)
 
@@ -90,7 +88,7 @@ def claim(host: Host, subjects: Sequence[str], answers: Answers, width: int) -> 
     pages = [placement_page(preview.placement, preview.inventory, width=width), Text(), *_changing(host, preview.plan)]
 
     def apply(progress: Progress, cancel: Cancel) -> Pages:
-        made = standin.create_claim(host, request, preview=preview, progress=progress, cancel=cancel)
+        made = host.claims.create(request, preview=preview, progress=progress, cancel=cancel)
         problem = [Text(f"vfioctl: claim {made.claim.id}: {made.problem}")] if made.problem else []
         return [claim_page(made.claim, host.claims.nodes(made.claim)), *problem]
 
@@ -114,7 +112,7 @@ def release(host: Host, subjects: Sequence[str], _answers: Answers, _width: int)
         _refuse_other([fresh], [plan] if plan else [])
 
     def apply(progress: Progress, cancel: Cancel) -> Pages:
-        made = host.claims.release(claim.id, progress=standin.cancelling(progress, cancel), confirm=confirm)
+        made = host.claims.release(claim.id, progress=progress, cancel=cancel, confirm=confirm)
         outcome = [outcome_page(made.outcome, host.session.registry)] if made.outcome else []
         return [Text(f"Claim {claim.id} of {claim.owner} is released."), *outcome]
 
@@ -132,7 +130,7 @@ def start(host: Host, subjects: Sequence[str], _answers: Answers, _width: int) -
     def apply(progress: Progress, cancel: Cancel) -> Pages:
         fresh = host.domain.lifecycle.preview(name)
         _refuse_other(fresh.plans, preview.plans)
-        done = host.domain.lifecycle.start(name, progress=standin.cancelling(progress, cancel))
+        done = host.domain.lifecycle.start(name, progress=progress, cancel=cancel)
         said = [f"Domain {done.name} {'runs already' if done.ran_already else 'started'}."]
         said += [f"Claim {claim.id} was made for it, and ends with it." for claim in done.made]
         said += [f"Claim {claim.id} of {claim.owner} serves it, and stays." for claim in done.kept]
@@ -156,7 +154,7 @@ def stop(host: Host, subjects: Sequence[str], _answers: Answers, _width: int) ->
     preview = host.domain.lifecycle.preview_stop(name)
 
     def apply(progress: Progress, cancel: Cancel) -> Pages:
-        done = host.domain.lifecycle.stop(name, progress=standin.cancelling(progress, cancel))
+        done = host.domain.lifecycle.stop(name, progress=progress, cancel=cancel)
         return [Text(line) for line in stop_lines(done)]
 
     pages = [Text(line) for line in stop_lines(preview, dry_run=True)]

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from vfioctl.console.words import plain
 from vfioctl.core.events import EventKind, StepEvent
-from vfioctl.errors import VfioctlError
+from vfioctl.errors import Cancelled
 
 if TYPE_CHECKING:
     from vfioctl.core.registry import Registry
@@ -70,7 +70,7 @@ def _words(event: StepEvent, registry: Registry) -> str:
 def _failure(event: StepEvent) -> str:
     if event.step:
         return f"failed at step {event.number}"
-    return "verification failed" if isinstance(event.error, VfioctlError) else "cancelled"
+    return "cancelled" if isinstance(event.error, Cancelled) else "verification failed"
 
 
 def _error(error: BaseException) -> str:
