@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import pty
@@ -12,10 +13,13 @@ import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from docs.pictures import FOLDER, svg
 from tests.hosts.machines import HOSTS
-from tests.unit.conftest import PROGRAM, Run
-from vfioctl.inventory.render.listing import FIELDS
+from tests.unit.conftest import PROGRAM, Golden, Run
+from vfioctl.host import Host
+from vfioctl.inventory.render.listing import FIELDS, inventory_table
 from vfioctl.kernel.simulated.files import replace
 
 ROOT = HOSTS.parents[1]
@@ -191,3 +195,10 @@ class TestWatching:
             overrides.append(json.loads(child.stdout.readline())["gpus"][0]["driver_override"])
             child.send_signal(signal.SIGINT)
         assert overrides == ["vfio-pci", "nouveau"]
+
+
+def test_the_picture_of_an_inventory_in_the_documents(golden: Golden) -> None:
+    console = Console(width=100, file=io.StringIO(), force_terminal=True, color_system="truecolor", record=True)
+    console.print("$ vfioctl inventory --simulate hgx8", highlight=False)
+    console.print(inventory_table(Host.recorded("hgx8").inventory(), width=100, everything=False))
+    golden(f"{FOLDER}/inventory.svg", svg(console, "vfioctl inventory"))

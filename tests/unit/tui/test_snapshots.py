@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-import re
 
 import pytest
 from rich.console import Console
 from rich.terminal_theme import DEFAULT_TERMINAL_THEME, MONOKAI, TerminalTheme
 
+from docs.pictures import FOLDER, svg
 from tests.unit.conftest import Golden
 from tests.unit.tui.conftest import LARGE, MIDDLE, SMALL, TERMINAL, Drive, Driver, timeless
 from vfioctl.tui.app import Tui
@@ -87,7 +87,7 @@ def picture(app: Tui, theme: TerminalTheme) -> str:
         width=width, height=height, file=io.StringIO(), force_terminal=True, color_system="truecolor", record=True
     )
     console.print(app.screen._compositor.render_update(full=True))
-    return console.export_svg(title="vfioctl tui", theme=theme, unique_id="vfioctl")
+    return svg(console, "vfioctl tui", theme)
 
 
 @pytest.mark.parametrize(("name", "theme"), [("dark", MONOKAI), ("light", DEFAULT_TERMINAL_THEME)])
@@ -101,7 +101,24 @@ def test_the_screens_as_pictures(drive: Drive, golden: Golden, name: str, theme:
         drawn.append(picture(driver.app, theme))
 
     drive(work, "busy", size=MIDDLE)
-    golden(f"tui/{name}.svg", re.sub(r"\d\d:\d\d:\d\d&#160;UTC", "00:00:00&#160;UTC", drawn[0]))
+    golden(f"tui/{name}.svg", drawn[0])
+
+
+def test_the_picture_of_the_screens_in_the_documents(drive: Drive, golden: Golden) -> None:
+    drawn = []
+
+    async def work(driver: Driver) -> None:
+        await driver.press("b")
+        await driver.shows("y: apply this plan")
+        await driver.press("y")
+        await driver.close()
+        await driver.shows("vfio-pci  ready")
+        await driver.press("down")
+        await settled(driver)
+        drawn.append(picture(driver.app, MONOKAI))
+
+    drive(work, size=MIDDLE)
+    golden(f"{FOLDER}/tui.svg", drawn[0])
 
 
 def colours(drive: Drive, environment: dict[str, str]) -> set[str]:
