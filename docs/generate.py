@@ -1,5 +1,5 @@
-"""Writes the parts of docs/reference that follow from the sources: the JSON schemas, and the tables of exit codes and
-of what commands print.
+"""Writes the parts of docs/reference that follow from the sources: the JSON schemas, the tables of exit codes and of
+what commands print, the commands and the environment variables.
 
 python -m docs.generate        writes them; tests/unit/test_documents.py says when that is due
 """
@@ -17,10 +17,10 @@ from pydantic import ConfigDict, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import is_typeddict
 
-from docs import documents
+from docs import command_reference, documents
 from docs.documents import OUTPUTS
-from vfioctl import errors
 from vfioctl.claims.model.preview_documents import CreatePreview, ReleasePreview
+from vfioctl.console.manual.exit_codes import exit_codes
 from vfioctl.core import marks, reservations
 from vfioctl.core.change import JournalEntry, Outcome, Plan
 from vfioctl.domain.model import build, finding, fleet, listing, spec, verification
@@ -31,7 +31,6 @@ from vfioctl.domain.model.listing import DomainListDocument, DomainShowDocument
 from vfioctl.domain.model.running import StartDocument, StartPreview, StopDocument
 from vfioctl.domain.model.spec import DomainSpec
 from vfioctl.domain.model.verification import Verification
-from vfioctl.errors import VfioctlError
 from vfioctl.inventory.model import document, functions, holders, machine
 from vfioctl.inventory.model.document import InventoryDocument
 from vfioctl.inventory.model.functions import Function
@@ -133,12 +132,11 @@ def _text(document: object) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-def exit_codes(page: str) -> str:
+def _exit_code_table(page: str) -> str:
     """The page with its table made anew from the error tree."""
-    branches: list[type[VfioctlError]] = [VfioctlError, *_children(VfioctlError)]
     rows = [
-        f"| {kind.exit_code} | `{kind.__name__}` | {_meaning(kind)} | {_names(kind)} |"
-        for kind in sorted(branches, key=lambda kind: kind.exit_code)
+        f"| {code.code} | `{code.kind.__name__}` | {code.meaning} | {', '.join(f'`{name}`' for name in code.kinds)} |"
+        for code in exit_codes()
     ]
     return _with_table(page, ("code", "error", "who must act, or what happened", "kinds"), rows)
 
@@ -159,22 +157,6 @@ def _with_table(page: str, titles: Sequence[str], rows: Iterable[str]) -> str:
     return f"{before}{_BEGIN}\n{table}\n\n{_END}{rest.split(_END)[1]}"
 
 
-def _meaning(kind: type[VfioctlError]) -> str:
-    """As the tree in the docstring of vfioctl.errors says it."""
-    lines = (line for line in (errors.__doc__ or "").splitlines() if f" {kind.__name__} " in line)
-    parts = next(lines, "").split(str(kind.exit_code), 1)[1:]
-    return parts[0].strip() if parts else "anything else that can be explained"
-
-
-def _names(kind: type[VfioctlError]) -> str:
-    return "" if kind is VfioctlError else ", ".join(f"`{child.__name__}`" for child in _children(kind))
-
-
-def _children(kind: type[VfioctlError]) -> list[type[VfioctlError]]:
-    """Those of the tree itself, whatever other modules have been imported."""
-    return [child for child in kind.__subclasses__() if child.__module__ == errors.__name__]
-
-
 def generated() -> dict[Path, str]:
     """Every generated file, with the content it should have."""
     page, outputs = REFERENCE / "exit-codes.md", REFERENCE / "json.md"
@@ -182,7 +164,9 @@ def generated() -> dict[Path, str]:
         **{_file(name): schema(kind, "serialization") for name, kind in PRINTED.items()},
         **{_file(name): schema(kind, "validation") for name, kind in READ.items()},
         outputs: _with_table(outputs.read_text(), ("command", "schema"), _outputs()),
-        page: exit_codes(page.read_text()),
+        page: _exit_code_table(page.read_text()),
+        REFERENCE / "commands.md": command_reference.commands(),
+        REFERENCE / "environment.md": command_reference.environment(),
     }
 
 
