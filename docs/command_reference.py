@@ -1,4 +1,5 @@
-"""The reference of commands and of environment variables, in Markdown, from what the commands say of themselves."""
+"""The reference of commands and of environment variables, in Markdown, and the manual pages: from what the commands say
+of themselves."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from vfioctl.app import places
 from vfioctl.console.lazy import built
 from vfioctl.console.manual.commands import CommandPage, Entry, command_pages, program_page
 from vfioctl.console.manual.environment import OF_THE_SYSTEM, OF_VFIOCTL, Variable
+from vfioctl.console.manual.page import ManualPage, command_manual, program_manual
 
 _COMMANDS = """# Commands
 
@@ -29,6 +31,13 @@ def commands() -> str:
     """Return the page of all commands."""
     group = built(places())
     return "\n".join([_COMMANDS, *_program(program_page(group)), *_each(command_pages(group))])
+
+
+def manual_pages() -> Iterator[ManualPage]:
+    """Yield all manual pages."""
+    group = built(places())
+    yield program_manual(program_page(group))
+    yield from map(command_manual, command_pages(group))
 
 
 def environment() -> str:

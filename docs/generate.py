@@ -1,5 +1,5 @@
 """Writes the parts of docs/reference that follow from the sources: the JSON schemas, the tables of exit codes and of
-what commands print, the commands and the environment variables.
+what commands print, the commands, the environment variables and the manual pages.
 
 python -m docs.generate        writes them; tests/unit/test_documents.py says when that is due
 """
@@ -21,6 +21,7 @@ from docs import command_reference, documents
 from docs.documents import OUTPUTS
 from vfioctl.claims.model.preview_documents import CreatePreview, ReleasePreview
 from vfioctl.console.manual.exit_codes import exit_codes
+from vfioctl.console.manual.roff import roff
 from vfioctl.core import marks, reservations
 from vfioctl.core.change import JournalEntry, Outcome, Plan
 from vfioctl.domain.model import build, finding, fleet, listing, spec, verification
@@ -42,6 +43,7 @@ from vfioctl.vgpu.model import vgpu
 from vfioctl.vgpu.model.vgpu import Vgpu, VgpuListDocument, VgpuTypesDocument
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
+MAN = Path(__file__).resolve().parents[1] / "man"
 _BEGIN, _END = "<!-- generated -->\n", "<!-- end -->\n"
 
 
@@ -165,6 +167,7 @@ def generated() -> dict[Path, str]:
         **{_file(name): schema(kind, "validation") for name, kind in READ.items()},
         outputs: _with_table(outputs.read_text(), ("command", "schema"), _outputs()),
         page: _exit_code_table(page.read_text()),
+        **{MAN / f"{page.name}.1": roff(page) for page in command_reference.manual_pages()},
         REFERENCE / "commands.md": command_reference.commands(),
         REFERENCE / "environment.md": command_reference.environment(),
     }

@@ -135,6 +135,7 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
             "snapshot": Command(LOOK, "Record this host in a text file."),
             "config": Command(LOOK, "Check and show the configuration."),
             "hosts": Command(LOOK, "List the bundled hosts for --simulate and --host."),
+            "man": Command(LOOK, "Show the manual page of vfioctl, or of one of its commands."),
             "apply": Command(CHANGE, "Run a plan that was saved with --dry-run --json."),
             "recover": Command(CHANGE, "Recover interrupted changes."),
         },

@@ -17,17 +17,19 @@ from vfioctl import __version__
 ROOT = Path(__file__).resolve().parents[2]
 DIST = ROOT / "dist"
 DATA = ("udev/*.rules", "systemd/*.service", "libvirt-templates/*.xml")
+_DATA = f"vfioctl-{__version__}.data/data"
 _VERSION = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+(?:(?:a|b|rc)[0-9]+)?", re.ASCII)
 _SECTION = re.compile(r"^## \[(?P<name>[^\]]+)\](?: - (?P<date>\S+))?$", re.MULTILINE)
 _DATE = re.compile(r"20[0-9]{2}-[01][0-9]-[0-3][0-9]", re.ASCII)
 
 
 def expected() -> set[str]:
-    """All that the wheel must hold, by name: modules, bundled hosts, udev rules, units, templates."""
+    """All that the wheel must hold, by name: modules, bundled hosts, udev rules, units, templates, manual pages."""
     sources = {str(path.relative_to(ROOT)) for path in (ROOT / "vfioctl").rglob("*.py")}
     hosts = {f"vfioctl/hosts/{path.name}" for path in (ROOT / "tests/hosts").glob("*.host")}
     data = {f"vfioctl/data/{path.relative_to(ROOT)}" for pattern in DATA for path in ROOT.glob(pattern)}
-    return sources | hosts | data | {"vfioctl/py.typed"}
+    pages = {f"{_DATA}/share/man/man1/{path.name}" for path in (ROOT / "man").iterdir()}
+    return sources | hosts | data | pages | {"vfioctl/py.typed"}
 
 
 def wrong_in_version(version: str, changelog: str) -> Iterator[str]:

@@ -64,7 +64,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "sources",
         *(f"{name}.{part}" for name in SUBSYSTEMS for part in SHARED),
     ),
-    "commands": (*BELOW, "config", "settings", "console", "host", "inventory.api", "inventory.render"),
+    "commands": (*BELOW, "environment", "config", "settings", "console", "host", "inventory.api", "inventory.render"),
     "tui": (
         *("errors", "units", "signals", "core", "console", "host", "overview"),
         *(f"{name}.{part}" for name in SUBSYSTEMS for part in (*SHARED, "render")),

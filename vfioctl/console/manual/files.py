@@ -1,0 +1,16 @@
+"""The files that vfioctl reads and writes, as the manual lists them. A test compares them with the sources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+FILES: Mapping[str, str] = {
+    "/etc/vfioctl/config.toml": "The configuration. vfioctl needs none.",
+    "/etc/vfioctl/vgpu.d": "The vGPUs and VFs that are created again at each boot.",
+    "/etc/mdevctl.d": "Definitions of persistent mediated devices, as mdevctl(8) reads them.",
+    "/etc/libvirt/hooks/qemu.d/vfioctl": "The script that libvirt runs for each domain; vfioctl-hook(1) installs it.",
+    "/var/lib/vfioctl/ledger.db": "The ledger: claims, changes, and what undoes them. Only root may open it.",
+    "/run/vfioctl/public.json": "What other users may know of the ledger.",
+    "/var/run/cdi": "The CDI files of vfioctl-cdi(1).",
+    "~/.local/state/vfioctl/simulated": "The simulated hosts that were changed, and their ledgers.",
+}
