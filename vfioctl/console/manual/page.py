@@ -57,7 +57,7 @@ class ManualPage:
 def program_manual(page: CommandPage) -> ManualPage:
     """Return the page vfioctl(1)."""
     commands = [Entry(f"{_file_name(child)}(1)", child.summary) for child in page.commands]
-    sections = {
+    sections: dict[str, Sequence[Block]] = {
         "NAME": [_name(page)],
         "SYNOPSIS": [Lines((page.usage,))],
         "DESCRIPTION": [*map(Paragraph, (page.summary, *page.description))],
@@ -65,7 +65,7 @@ def program_manual(page: CommandPage) -> ManualPage:
         "OPTIONS": page.options,
         "OPTIONS OF EVERY COMMAND": page.shared,
         "EXIT STATUS": _exit_status(),
-        "ENVIRONMENT": [Entry(name, about.meaning) for name, about in (OF_VFIOCTL | OF_THE_SYSTEM).items()],
+        "ENVIRONMENT": [Entry(name, about.meaning) for name, about in {**OF_VFIOCTL, **OF_THE_SYSTEM}.items()],
         "FILES": [Entry(*file) for file in FILES.items()],
         "SEE ALSO": [Paragraph(", ".join(sorted(entry.term for entry in commands)))],
     }
@@ -74,7 +74,7 @@ def program_manual(page: CommandPage) -> ManualPage:
 
 def command_manual(page: CommandPage) -> ManualPage:
     """Return the page of one command, with all its subcommands."""
-    sections = {
+    sections: dict[str, Sequence[Block]] = {
         "NAME": [_name(page)],
         "SYNOPSIS": [Lines(tuple(each.usage for each in page.commands or (page,)))],
         "DESCRIPTION": [*map(Paragraph, (page.summary, *page.description))],
