@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from vfioctl.console.choice import Choice, on_this_host, remember
 from vfioctl.console.failure import report, report_bug
-from vfioctl.console.output import ReaderGone, prepare_streams, tell_version
+from vfioctl.console.output import ReaderGone, prepare_streams, tell_version, working
 from vfioctl.environment import prepare_for_root
 from vfioctl.errors import VfioctlError
 from vfioctl.signals import Interrupt, block, deferred, raise_on_termination
@@ -110,6 +110,7 @@ def _run(words: list[str], choice: Choice) -> int:
 def _opened(choice: Choice) -> "Session":
     from vfioctl.opening import open_session
 
+    working("working")
     return open_session(choice)
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from vfioctl.console.choice import on_this_host
-from vfioctl.console.output import OutputLost, draw, emit_document, say, sketch
+from vfioctl.console.output import OutputLost, draw, emit_document, say, sketch, working
 from vfioctl.errors import Cancelled, VfioctlError
 
 if TYPE_CHECKING:
@@ -183,10 +183,15 @@ def progress_lines(session: Session) -> Progress:
 def _say_event(registry: Registry, event: StepEvent) -> None:
     if event.kind == "begin" and event.step:
         say(f"[{event.number}/{event.total}] {registry.action(event.step).progress(event.step)}")
+        working(f"step {event.number} of {event.total}", timeout=event.timeout)
     elif event.kind == "rollback":
         say(f"{_failure(event)}, rolling back")
+        working("rolling back")
     elif event.kind == "lock":
         say(f"waiting for another vfioctl that is changing this host, for at most {event.timeout:g} s")
+        working("waiting", timeout=event.timeout)
+    elif event.kind == "verify":
+        working("verifying")
 
 
 def _failure(event: StepEvent) -> str:

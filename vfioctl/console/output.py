@@ -21,6 +21,8 @@ from vfioctl.errors import BadSpec, HostError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from vfioctl.console.spinner import Spinner
+
 _NARROWEST = 20
 UNLIMITED = 1 << 16
 """Width in columns of output that is not a terminal: nothing is truncated or wrapped, and all columns are shown."""
@@ -36,6 +38,9 @@ class _Notes:
     @classmethod
     def want(cls) -> None:
         cls.wanted = True
+
+
+_spinners: list[Spinner] = []
 
 
 class OutputLost(HostError):
@@ -121,6 +126,7 @@ def clear() -> None:
     if sys.stdout.isatty():
         from vfioctl.console.screen import Screen
 
+        settle()
         Screen(sys.stdout, width()).clear()
 
 
@@ -130,6 +136,7 @@ def _emit(text: str) -> None:
 
 
 def _emit_pieces(pieces: Iterable[str]) -> None:
+    settle()
     with _reported():
         for piece in pieces:
             sys.stdout.write(piece)
@@ -144,6 +151,7 @@ def refuse_terminal(what: str) -> None:
 
 def emit_bytes(data: bytes) -> None:
     """Write binary results to stdout. Raises OutputLost, ReaderGone."""
+    settle()
     with _reported():
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
@@ -186,6 +194,25 @@ def notes_wanted() -> bool:
     return _Notes.wanted
 
 
+def working(text: str, *, timeout: float | None = None) -> None:
+    """Show on a terminal what is being done and for how long, from half a second on, until anything else is written.
+
+    `timeout`: in seconds, shown beside the elapsed time. A shell that asks for completions is shown nothing."""
+    settle()
+    wanted = _Notes.wanted and "_VFIOCTL_COMPLETE" not in os.environ
+    able = sys.stderr is not None and os.environ.get("TERM") not in (None, "", "dumb", "unknown")
+    if wanted and able and sys.stderr.isatty():
+        from vfioctl.console.spinner import Spinner
+
+        _spinners.append(Spinner(text, timeout))
+
+
+def settle() -> None:
+    """Erase what `working` shows."""
+    while _spinners:
+        _spinners.pop().stop()
+
+
 def say(text: str) -> None:
     """Write a note or progress to stderr, unless that is quiet; ignore a closed or full stderr."""
     if _Notes.wanted:
@@ -203,6 +230,7 @@ def sketch(renderable: RenderableType) -> None:
 
 
 def _say(text: str) -> None:
+    settle()
     try:
         if sys.stderr is not None:
             sys.stderr.write(f"{text}\n")

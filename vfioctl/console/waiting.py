@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, Self
 
-from vfioctl.console.output import notes_wanted, say, width
+from vfioctl.console.output import notes_wanted, say, settle, width
 from vfioctl.units import parse_duration
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class Board:
         from vfioctl.console.screen import Screen
 
         if self._live is None:
+            settle()
             self._live = Live(console=Screen(sys.stderr, width(sys.stderr)), transient=True, auto_refresh=False)
             self._live.start()
         self._live.update(Group(*map(Text, lines)), refresh=True)

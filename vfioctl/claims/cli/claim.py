@@ -13,7 +13,7 @@ from vfioctl.console.changes import asks, confirm, progress_lines, reporting
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import group_app
 from vfioctl.console.options import AsJson, Wait, Yes, completion
-from vfioctl.console.output import draw, emit, emit_document, emit_json_text, emit_long_json, say, width
+from vfioctl.console.output import draw, emit, emit_document, emit_json_text, emit_long_json, say, settle, width
 from vfioctl.console.waiting import Board, seconds_in
 from vfioctl.errors import BadSpec, VfioctlError
 
@@ -129,6 +129,7 @@ def show(ctx: typer.Context, name: ClaimId, *, as_json: AsJson = False) -> None:
 def watch(ctx: typer.Context, *, as_json: AsJson = False) -> None:
     """Print each change of a claim as it happens, one on a line, until interrupted."""
     api = ClaimsApi(opened(ctx))
+    settle()  # it is idle until something happens
     for event in api.watch():
         devices = [device.subject for device in api.claim(event.claim).devices if device.asked]
         if as_json:

@@ -11,7 +11,7 @@ import typer
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import App
 from vfioctl.console.options import AsJson
-from vfioctl.console.output import emit, emit_json_text, width
+from vfioctl.console.output import emit, emit_json_text, settle, width
 from vfioctl.errors import BadSpec
 from vfioctl.overview.api import OverviewApi
 from vfioctl.overview.model.event import INTERVAL
@@ -65,6 +65,7 @@ def _can_redraw() -> bool:
 def _lines(api: OverviewApi, seconds: float, *, as_json: bool) -> None:
     from vfioctl.overview.render.page import event_document, event_line
 
+    settle()
     for event in api.watch(stop=_never, interval=seconds):
         if event.action == INTERVAL:
             continue
@@ -84,6 +85,7 @@ def _table(api: OverviewApi, seconds: float, *, everything: bool) -> None:
     with Live(console=screen, auto_refresh=False, vertical_overflow="ellipsis") as live:
         for overview, events in api.follow(stop=_never, interval=seconds):
             last = _newest(events) or last
+            settle()
             screen.width, screen.height = os.get_terminal_size(sys.stdout.fileno())
             live.update(overview_page(overview, width=screen.width, everything=everything, event=last), refresh=True)
 

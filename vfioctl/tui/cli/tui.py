@@ -9,6 +9,7 @@ import typer
 
 from vfioctl.console.choice import chosen, opened
 from vfioctl.console.lazy import App
+from vfioctl.console.output import settle
 from vfioctl.errors import BadSpec, MissingLibrary
 from vfioctl.host import Host
 from vfioctl.tui.data.feed import Feed
@@ -42,6 +43,7 @@ def tui(
     if chosen(ctx).log_level:
         raise BadSpec("the log would be written over the screens", hint="leave out --verbose and --log-level")
     host = Host(opened(ctx))
+    settle()
     feed = Feed(host, interval=interval, read_only="--read-only was given" if read_only else "")
     feed.start()  # reads while textual is imported
     from vfioctl.tui.run import run
