@@ -138,7 +138,11 @@ class TestTable:
         assert not found
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "tui"])  # see tests/unit/tui/test_terminal.py
+WITHOUT_END = {"tui", "watch"}
+"""Commands that a person ends; see tests/unit/tui/test_terminal.py for `tui`."""
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in WITHOUT_END])
 def test_examples_in_the_help_work(name: str, tmp_path: Path) -> None:
     lines = (group().load(name).epilog or "").splitlines()[1:]
     (tmp_path / "bin").mkdir()
@@ -146,10 +150,21 @@ def test_examples_in_the_help_work(name: str, tmp_path: Path) -> None:
     script = "\n".join(("set -eu -o pipefail", *lines))
     environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
     done = subprocess.run(
-        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, f"{script}\n{done.stderr}"
     assert lines
+
+
+@pytest.mark.parametrize("line", [line.strip() for line in (group().load("watch").epilog or "").splitlines()[1:]])
+def test_examples_of_watch_go_on_until_they_are_stopped(line: str, tmp_path: Path) -> None:
+    program_in(tmp_path)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "XDG_STATE_HOME": str(tmp_path / "state")}
+    script = f"set -o pipefail; timeout --preserve-status --signal TERM 3 {line}"
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (143, "")
 
 
 class TestWhichHost:
