@@ -4,6 +4,7 @@ a claim is in the ledger first, and each change of its devices is a journaled pl
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -188,3 +189,9 @@ class ClaimsApi(Creation):
 def suggest_claims(session: Session, _begun: str) -> list[tuple[str, str]]:
     """Return the live claims' ids, each with its owner."""
     return [(claim.id, claim.owner) for claim in ClaimsApi(session).claims()]
+
+
+def suggest_owners(session: Session, begun: str) -> list[tuple[str, str]]:
+    """Return the owners of live claims that begin so, each with the number of its claims."""
+    held = Counter(claim.owner for claim in ClaimsApi(session).claims() if claim.owner.startswith(begun))
+    return [(owner, f"{number} claim{'s' * (number > 1)}") for owner, number in sorted(held.items())]

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from vfioctl.claims.api import ClaimsApi, suggest_claims
+from vfioctl.claims.api import ClaimsApi, suggest_claims, suggest_owners
 from vfioctl.claims.cli.options import Devices, DryRun, Key, OwnerName, Wish, key_in, wish_options
 from vfioctl.claims.cli.output import ClaimId, print_claim, print_claims, print_preview, print_problem, print_releases
 from vfioctl.claims.model.claim import claim_document, claims_text, unverified, why_stale
@@ -81,7 +81,12 @@ def list_claims(
     ctx: typer.Context,
     *,
     everything: Annotated[bool, typer.Option("--all", help="Also list claims that have ended.")] = False,
-    owner: Annotated[str | None, typer.Option(metavar="OWNER", help="List only the claims of this owner.")] = None,
+    owner: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OWNER", help="List only the claims of this owner.", autocompletion=completion(suggest_owners)
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the claims, the newest first. Times are in UTC."""
@@ -224,7 +229,14 @@ def transfer(
     ctx: typer.Context,
     name: ClaimId,
     *,
-    to: Annotated[str, typer.Option(metavar="OWNER", help="The new owner: vm/NAME, pod/..., user/NAME.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="OWNER",
+            help="The new owner: vm/NAME, pod/..., user/NAME.",
+            autocompletion=completion(suggest_owners),
+        ),
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Give a claim to another owner; its devices stay as they are."""

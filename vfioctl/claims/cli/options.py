@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, get_type_hints
 
 import typer
 
+from vfioctl.claims.api import suggest_owners
 from vfioctl.console.options import Decorator, completion, with_options
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.api import suggest_devices, suggest_nodes
@@ -31,7 +32,13 @@ Devices = Annotated[
     ),
 ]
 OwnerName = Annotated[
-    str, typer.Option("--owner", metavar="OWNER", help="vm/NAME, pod/NAMESPACE/NAME/CONTAINER or user/NAME.")
+    str,
+    typer.Option(
+        "--owner",
+        metavar="OWNER",
+        help="vm/NAME, pod/NAMESPACE/NAME/CONTAINER or user/NAME.",
+        autocompletion=completion(suggest_owners),
+    ),
 ]
 Key = Annotated[
     str | None,

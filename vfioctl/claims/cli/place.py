@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
-from vfioctl.claims.api import ClaimsApi
+from vfioctl.claims.api import ClaimsApi, suggest_owners
 from vfioctl.claims.cli.options import Wish, default_owner, wish_options
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import App
-from vfioctl.console.options import AsJson
+from vfioctl.console.options import AsJson, completion
 from vfioctl.console.output import draw, emit_document, width
 
 app = App(add_completion=False)
@@ -25,7 +25,13 @@ def place(
     *,
     wish: Wish,
     owner: Annotated[
-        str | None, typer.Option("--owner", metavar="OWNER", help="Apply this owner's quota; user/YOU, if not given.")
+        str | None,
+        typer.Option(
+            "--owner",
+            metavar="OWNER",
+            help="Apply this owner's quota; user/YOU, if not given.",
+            autocompletion=completion(suggest_owners),
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
