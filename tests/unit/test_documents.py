@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,11 +12,17 @@ import pytest
 from docs import examples, generate
 from tests.hosts.generate import texts
 from tests.hosts.machines import HOSTS
+from tests.unit.conftest import program_in
 from vfioctl.subsystems import SUBSYSTEMS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = {str(path.relative_to(ROOT)): path for path in examples.documents()}
 GENERATED = generate.generated()
+COMPARED = [
+    line
+    for line in re.findall(r"`((?:VFIOCTL_FAULTS=\S+ )?vfioctl [^`]+)`", (ROOT / "docs/comparison.md").read_text())
+    if "hang" not in line  # it waits for its timeout; tests/unit/binding/test_faults.py has it
+]
 # shell examples are always sessions: a bare script could not show what it prints
 LANGUAGES = {"", "console", "python", "text", "json", "toml", "xml"}
 
@@ -69,6 +77,24 @@ def test_the_architecture_names_every_subsystem_with_its_commands() -> None:
     table = re.findall(r"^\| `(\w+)` \|.*\|([^|\n]*)\|$", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE)
     listed = {name: set(re.findall(r"`(\w+)`", commands)) for name, commands in table}
     assert listed == {"placement": set[str]()} | {row.name: set(row.commands) for row in SUBSYSTEMS}
+
+
+def test_the_messages_in_the_troubleshooting_page_exist() -> None:
+    headings = re.findall(r"^### (.+)$", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE)
+    sources = "\n".join(path.read_text() for path in (ROOT / "vfioctl").rglob("*.py"))
+    parts = [part.strip(" ()") for heading in headings for part in heading.split("…")]
+    assert len(headings) > 15
+    assert not [part for part in parts if part not in sources]
+
+
+@pytest.mark.parametrize("line", COMPARED)
+def test_what_the_comparison_says_can_be_seen(line: str, tmp_path: Path) -> None:
+    program_in(tmp_path)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "XDG_STATE_HOME": str(tmp_path / "state")}
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == (5 if "EIO" in line else 0), done.stderr
 
 
 @pytest.mark.parametrize("path", GENERATED, ids=lambda path: path.name)
