@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -24,6 +23,7 @@ from vfioctl.errors import VfioctlError
 from vfioctl.kernel.files import write_into
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.trusted import PUBLIC_DIRECTORY, PUBLIC_FILE, opened_directory, read_published
+from vfioctl.untrusted_text import parse_json
 
 Record = Callable[[Connection, str], object]
 """Returns a subsystem's part of what is published, as JSON has it, from the ledger and the boot id."""
@@ -99,7 +99,7 @@ def _plan_of(db: Connection, number: int) -> tuple[str, str, tuple[str, ...]]:
     if row is None:
         return "", "", ()
     identifier, verb, subjects = row
-    return str(identifier), str(verb), tuple(map(str, json.loads(subjects)[:MOST_SUBJECTS]))
+    return str(identifier), str(verb), tuple(map(str, parse_json(subjects)[:MOST_SUBJECTS]))
 
 
 def publish(store: Store, file: Path, records: Mapping[str, Record], boot_id: Callable[[], str]) -> None:

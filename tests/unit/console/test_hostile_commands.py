@@ -95,6 +95,7 @@ ARGUMENTS = {
     "snapshot": ("", "-o {folder}/snapshot"),
     "hosts": ("",),
     "hosts reboot": ("{host}", "\x1b[2J"),
+    "man": ("", "bind", "\x1b[2J"),
     "apply": ("{plan}", "{host}", "\x1b[2J"),
     "recover": ("", "--forward"),
 }

@@ -9,7 +9,6 @@ from vfioctl import __version__
 from vfioctl.console.manual.commands import Entry
 from vfioctl.console.manual.page import Block, Heading, Lines, ManualPage, Paragraph
 
-_OPTION = re.compile(r"(?P<names>--?[\w-]+(?:, --?[\w-]+)*)(?P<value>.*)")
 _SPECIAL = {
     "\\": "\\e",
     "-": "\\-",  # a minus that can be copied, and at which no line is broken
@@ -70,11 +69,13 @@ def _marked(text: str) -> str:
 
 
 def _term(term: str) -> str:
-    option = _OPTION.fullmatch(term)
-    if option is None:
+    """The names of an option in bold, its value in italics, as in `-o, --output FILE` and `--fix[=KIND]`."""
+    if not term.startswith("-"):
         return _bold(term)
-    names = ", ".join(map(_bold, option["names"].split(", ")))
-    return names + (f"\\fI{escaped(option['value'])}\\fR" if option["value"] else "")
+    *names, last = term.split(", ")
+    name = last.split(" ")[0].split("[")[0]
+    value = last.removeprefix(name)
+    return ", ".join(map(_bold, [*names, name])) + (f"\\fI{escaped(value)}\\fR" if value else "")
 
 
 def _bold(text: str) -> str:
