@@ -55,7 +55,7 @@ class Place(NamedTuple):
 class _Option(TyperOption):
     def process_value(self, ctx: Any, value: Any) -> Any:
         value = _member(self, value)
-        return _checked(self, ctx, value) if _needs_no_check(self, value) else super().process_value(ctx, value)
+        return _checked(self, ctx, value) if _needs_no_check(self, value, ctx) else super().process_value(ctx, value)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         return _harmless(super().shell_complete(ctx, incomplete))
@@ -64,7 +64,7 @@ class _Option(TyperOption):
 class _Argument(TyperArgument):
     def process_value(self, ctx: Any, value: Any) -> Any:
         value = _member(self, value)
-        return _checked(self, ctx, value) if _needs_no_check(self, value) else super().process_value(ctx, value)
+        return _checked(self, ctx, value) if _needs_no_check(self, value, ctx) else super().process_value(ctx, value)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         return _harmless(super().shell_complete(ctx, incomplete))
@@ -87,9 +87,9 @@ def _member(parameter: _Option | _Argument, value: object) -> object:
     return value
 
 
-def _needs_no_check(parameter: _Option | _Argument, value: object) -> bool:
+def _needs_no_check(parameter: _Option | _Argument, value: object, ctx: Any) -> bool:
     if value is None or value == ():
-        return not parameter.required
+        return not parameter.required or bool(ctx.resilient_parsing)  # a line that is being completed may lack it
     annotation = parameter.type_descriptor.annotation
     if parameter.multiple or parameter.nargs == -1:
         return annotation == list[str] and isinstance(value, list | tuple)
