@@ -36,12 +36,13 @@ parts = {
     "run": project["dependencies"] + project["optional-dependencies"]["tui"] + document["build-system"]["requires"],
     "libvirt": project["optional-dependencies"]["libvirt"],
     "mutants": document["dependency-groups"]["mutants"],
+    "docs": document["dependency-groups"]["docs"],
 }
 print(*parts[sys.argv[1]], sep="\n")
 endef
 export REQUIREMENTS
 
-.PHONY: help run test system style check unit coverage mutants lab bench documents release-check lock clean
+.PHONY: help run test system style check unit coverage mutants lab bench documents docs release-check lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +61,7 @@ run: $(VENV)/for-run ## the main job on a simulated server with eight GPUs; need
 test: ## everything: Debian packages (as root), checks, unit tests, the lab
 	@$(MAKE) system
 	@$(MAKE) style
+	@$(MAKE) docs
 	@$(MAKE) unit
 	@$(MAKE) lab
 	@for part in unit lab; do grep -hE '[0-9]+ passed' $(RESULTS)/$$part.txt | sed "s/^/$$(printf '%-4s' $$part) /"; done
@@ -121,12 +123,18 @@ documents: $(VENV)/for-tests ## renews the schemas, and what the examples show
 	$(BIN)/python -m docs.generate
 	$(BIN)/python -m docs.examples
 
+docs: $(VENV)/docs/made ## the documents as a site in .site/html; a link that leads nowhere is an error
+	rm -rf .site; mkdir -p .site/pages
+	cp --parents README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE bench/README.md tests/captures.py \
+		$$(find docs tests -name '*.md') $$(find docs -name '*.svg' -o -name '*.json') .site/pages
+	NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --strict --config-file docs/mkdocs.yml
+
 release-check: $(VENV)/for-tests ## what must hold before a release; builds into dist/
 	$(BIN)/python -m tests.checks.release
 
 lock: $(VENV)/made ## renews the lock files from pyproject.toml
 	$(PYTHON) -m venv $(VENV)/lock && $(VENV)/lock/bin/pip --disable-pip-version-check --quiet install pip-tools
-	for part in dev run libvirt mutants; do \
+	for part in dev run libvirt mutants docs; do \
 		$(BIN)/python -c "$$REQUIREMENTS" $$part | CUSTOM_COMPILE_COMMAND="make lock" $(VENV)/lock/bin/pip-compile \
 			--quiet --upgrade --generate-hashes --strip-extras --allow-unsafe --no-annotate --no-emit-options \
 			--no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
@@ -134,7 +142,7 @@ lock: $(VENV)/made ## renews the lock files from pyproject.toml
 	done
 
 clean: ## removes the environment, the lab's disks and what tests left
-	rm -rf .venv .lab .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* dist build
+	rm -rf .venv .lab .site .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage* dist build
 
 $(VENV)/made:
 	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null || { \
@@ -167,6 +175,13 @@ $(VENV)/bench/made: $(VENV)/made pyproject.toml requirements-dev.lock requiremen
 	$(VENV)/bench/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --no-deps \
 		--requirement requirements-dev.lock --requirement requirements-libvirt.lock
 	$(VENV)/bench/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# apart, so that its many libraries cannot change what the tests use
+$(VENV)/docs/made: $(VENV)/made requirements-docs.lock
+	$(PYTHON) -m venv $(VENV)/docs
+	$(VENV)/docs/bin/pip --disable-pip-version-check --quiet install --require-hashes --no-deps --only-binary :all: \
+		--requirement requirements-docs.lock
 	@touch $@
 
 # only what makes mutants: the versions of what the tests need stay
