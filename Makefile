@@ -114,7 +114,7 @@ bench: $(VENV)/with-libvirt ## the benchmarks against lspci, driverctl, dpdk-dev
 	@mkdir -p .lab
 	@$(MAKE) $(VENV)/bench/made
 	export PATH=/usr/sbin:/usr/bin:/sbin:/bin; missed=0; \
-	for part in inventory holders device vgpu claims placement domain tui; do \
+	for part in inventory completion holders device vgpu claims placement domain tui; do \
 		$(VENV)/bench/bin/python -m bench.$$part --json .lab/bench-$$part.json || missed=$$?; \
 	done; \
 	$(BIN)/python tests/lab/boot.py -o .lab/bench -- -s tests/lab/inside/measure_bind.py tests/lab/inside/measure_vgpu.py; exit $$missed
