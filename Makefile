@@ -18,7 +18,7 @@ SEED ?= 1
 
 # The one list of Debian packages: the environment with libvirt's binding, the tools that some tests ask, the lab.
 PACKAGES := python3-venv python3-dev gcc pkg-config libvirt-dev libvirt-clients libvirt-daemon libxml2-utils \
-	pciutils udev kmod driverctl e2fsprogs iproute2 \
+	pciutils udev kmod driverctl e2fsprogs iproute2 tmux \
 	qemu-system-x86 qemu-utils qemu-guest-agent linux-image-amd64 linux-headers-amd64 linux-source-6.1 make mdevctl \
 	squashfs-tools busybox-static cpio podman crun runc containerd
 BENCH_PACKAGES := pciutils driverctl dpdk mdevctl psmisc util-linux kmod virtinst linux-image-amd64 \

@@ -83,8 +83,6 @@ class Tmux:
 
 @pytest.fixture
 def tmux(tmp_path: Path) -> Iterator[Tmux]:
-    if shutil.which("tmux") is None:
-        pytest.skip("there is no tmux")
     terminal = Tmux(tmp_path)
     yield terminal
     terminal("kill-server")
