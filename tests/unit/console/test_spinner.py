@@ -6,9 +6,12 @@ import fcntl
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import termios
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -16,6 +19,7 @@ import pytest
 
 from tests.hosts.machines import HOSTS
 from tests.unit.conftest import PROGRAM
+from vfioctl.console import spinner
 
 ERASE = "\r\x1b[K"
 SLOW = {"VFIOCTL_FAULTS": "2:slow=1.2"}
@@ -101,6 +105,35 @@ def test_a_fast_command_shows_none() -> None:
     assert "0000:43:00.0" in results
     assert written.replace(ERASE, "") == written or " s" in written  # a busy machine may take half a second
     assert not [line for line in on_screen(written) if "working" in line]
+
+
+def test_a_time_limit_of_the_command_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[bytes] = []
+    monkeypatch.setattr(spinner, "_write", written.append)
+    rang: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, _: rang.append(number))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        line = spinner.Spinner("working")
+        line.stop()
+        time.sleep(0.3)
+        first = spinner.Spinner("working")
+        signal.signal(signal.SIGALRM, lambda number, _: rang.append(number))
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        first.stop()
+        time.sleep(0.3)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert rang == [signal.SIGALRM] * 2
+    assert not written
+
+
+def test_a_fast_command_has_one_thread_and_no_timer_left() -> None:
+    line = spinner.Spinner("working")
+    assert "spinner" not in [thread.name for thread in threading.enumerate()]
+    line.stop()
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 def test_a_pipe_gets_none(host: Path) -> None:
