@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.inside import l2, pci, view
+from tests.lab.inside import l2, mdev, pci, view
 from tests.lab.inside.command import vfioctl
 from tests.lab.inside.topology import Topology, group_members
 from vfioctl.core.change import Result
@@ -139,7 +139,7 @@ def test_every_function_but_bridges_goes_and_comes_back(
 
 
 def test_a_pf_with_live_vfs_is_refused(host: Host, lab: Topology) -> None:
-    (pci.DEVICES / lab.nvme / "sriov_numvfs").write_text("2")
+    mdev.enable_vfs(lab.nvme, 2, autoprobe=False)  # the nvme driver probes asynchronously, while a plan is made
     with pytest.raises(DeviceInUse, match="live VFs"):
         host.binding.plan_bind((PciAddress(lab.nvme),))
     inventory = host.inventory()

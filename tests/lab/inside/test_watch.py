@@ -92,11 +92,17 @@ def test_it_tells_what_happens(tmp_path: Path, lab: Topology, load: Load) -> Non
         pci.bind_to_vfio(lab.far_display)
         watch.until(lambda _: is_after_storm(watch))
         stormed = [event for event in watch.events if event["subject"] == lab.display]
-    assert 0 < len(stormed) < STORM / 10
-    assert sum(event["count"] for event in stormed) > len(stormed)
+        lost = any(map(is_loss, watch.events))
+    assert len(stormed) < STORM / 10
+    assert lost or sum(event["count"] for event in stormed) > len(stormed)
 
 
 def is_after_storm(watch: Watch) -> bool:
-    """Whether the function was bound for a second time."""
-    bound = [e for e in watch.events if (e["action"], e["source"]) == ("bind", "kernel") or e["action"] == "lost"]
-    return len(bound) >= 2
+    """Whether the function was bound for a second time, or the kernel's events were too many for its buffer."""
+    bound = [e for e in watch.events if (e["action"], e["source"]) == ("bind", "kernel")]
+    return len(bound) >= 2 or any(map(is_loss, watch.events))
+
+
+def is_loss(event: dict[str, Any]) -> bool:
+    """Whether it says that events of the kernel were lost; those of libvirt are where there is none."""
+    return event["action"] == "lost" and event["subject"] in ("", "kernel")
