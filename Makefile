@@ -61,7 +61,6 @@ run: $(VENV)/for-run ## the main job on a simulated server with eight GPUs; need
 test: ## everything: Debian packages (as root), checks, unit tests, the lab
 	@$(MAKE) system
 	@$(MAKE) style
-	@$(MAKE) docs
 	@$(MAKE) unit
 	@$(MAKE) lab
 	@for part in unit lab; do grep -hE '[0-9]+ passed' $(RESULTS)/$$part.txt | sed "s/^/$$(printf '%-4s' $$part) /"; done

@@ -67,6 +67,14 @@ def test_every_document_can_be_reached_from_the_index() -> None:
     assert not [str(page) for page in pages if page != Path("README.md") and f"({page})" not in index]
 
 
+def test_the_menu_of_the_site_has_every_page() -> None:
+    text = (ROOT / "docs/mkdocs.yml").read_text()
+    listed = set(re.findall(r"- (?:[^:\n]+: )?(\S+\.md)$", text[text.index("nav:\n") :], re.MULTILINE))
+    pages = {str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")}
+    assert pages <= listed
+    assert all((ROOT / page).is_file() for page in listed)
+
+
 def test_the_readme_lists_every_command() -> None:
     table = re.findall(r"^\| (`vfioctl .*?) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
     listed = {word for cell in table for word in re.findall(r"`vfioctl (\w+)", cell)}
