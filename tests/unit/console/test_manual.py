@@ -38,7 +38,7 @@ class TestCommands:
 
     def test_a_page_says_what_the_help_says(self) -> None:
         page = command_page(GROUP, "bind")
-        assert page.usage == "vfioctl bind [OPTIONS] {DEVICE}..."
+        assert page.usage == "vfioctl bind [OPTIONS] DEVICE..."
         assert page.summary == places()["bind"].summary
         assert "rolled back" in page.description[-1]
         assert [entry.term for entry in page.arguments] == ["DEVICE"]

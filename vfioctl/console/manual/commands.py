@@ -4,6 +4,7 @@ May not run a command; imports one only when its page is asked for."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import dedent
@@ -79,7 +80,7 @@ def _page(command: TyperCommand | TyperGroup, context: typer.Context) -> Command
     shared = [parameter for parameter in parameters if parameter.name in _SHARED]
     return CommandPage(
         words=tuple(context.command_path.split()),
-        usage=" ".join([context.command_path, *command.collect_usage_pieces(context)]),
+        usage=" ".join([context.command_path, *map(_plain, command.collect_usage_pieces(context))]),
         summary=paragraphs[0],
         description=tuple(paragraphs[1:]),
         arguments=_entries(own, TyperArgument, context),
@@ -91,6 +92,11 @@ def _page(command: TyperCommand | TyperGroup, context: typer.Context) -> Command
             for name, child in getattr(command, "commands", {}).items()
         ),
     )
+
+
+def _plain(piece: str) -> str:
+    """A piece of a usage line as manual pages have it: CLAIM for {CLAIM}, and [CLAIM]... for [[CLAIM]...]..."""
+    return re.sub(r"^\[(\[.*\])\.\.\.\]", r"\1", re.sub(r"[{}]", "", piece))
 
 
 def _entries(parameters: Iterable[object], kind: type, context: typer.Context) -> tuple[Entry, ...]:
