@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno as errnos
 import importlib
 import os
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
@@ -75,6 +76,9 @@ def _harmless(items: list[Any]) -> list[Any]:
     offered = [item for item in items if completes(item.value)]
     for item in offered:
         item.help = item.help and completion_text(item.help)
+    if "_VFIOCTL_COMPLETE" in os.environ:
+        # typer would import rich for zsh, to look for markup in words that have none; that takes a third of the time
+        sys.modules.setdefault("rich", cast("Any", None))
     return offered
 
 
