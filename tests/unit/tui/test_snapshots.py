@@ -91,18 +91,30 @@ def picture(app: Tui, theme: TerminalTheme) -> str:
     return svg(console, "vfioctl tui", theme)
 
 
-@pytest.mark.parametrize(("name", "theme"), [("dark", MONOKAI), ("light", DEFAULT_TERMINAL_THEME)])
-def test_the_screens_as_pictures(drive: Drive, golden: Golden, name: str, theme: TerminalTheme) -> None:
+PICTURES: dict[str, tuple[list[str], list[str]]] = {
+    "devices": (["down", "down"], ["guest win"]),
+    "form": (["c"], ["Owner"]),
+}
+"""Keys, and words to wait for. The second has the colours of a dialog above those of a table."""
+THEMES = {"dark": MONOKAI, "light": DEFAULT_TERMINAL_THEME}
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("size", [SMALL, MIDDLE, LARGE], ids=lambda size: "x".join(map(str, size)))
+@pytest.mark.parametrize("name", PICTURES)
+def test_the_screens_as_pictures(drive: Drive, golden: Golden, name: str, size: tuple[int, int], theme: str) -> None:
+    keys, words = PICTURES[name]
     drawn = []
 
     async def work(driver: Driver) -> None:
-        await driver.press("down", "down")
-        await driver.shows("guest win", "0000:02:00.0  gpu1")
+        await driver.shows("guest win")
+        await driver.press(*keys)
+        await driver.shows(*words)
         await settled(driver)
-        drawn.append(picture(driver.app, theme))
+        drawn.append(picture(driver.app, THEMES[theme]))
 
-    drive(work, "busy", size=MIDDLE)
-    golden(f"tui/{name}.svg", drawn[0])
+    drive(work, "busy", size=size)
+    golden(f"tui/{name}-{theme}-{size[0]}x{size[1]}.svg", drawn[0])
 
 
 def test_the_picture_of_the_screens_in_the_documents(drive: Drive, golden: Golden) -> None:
