@@ -9,6 +9,7 @@ from rich.console import Group as Stack
 from rich.console import RenderableType
 from rich.text import Text
 
+from vfioctl.console.columns import note_lines
 from vfioctl.console.words import counted, plain
 from vfioctl.inventory.render.listing import inventory_table
 from vfioctl.overview.model.event import EventSource, HostEvent
@@ -20,25 +21,29 @@ _CLOCK = slice(11, 19)
 def overview_page(overview: Overview, *, width: int, everything: bool = False, event: HostEvent | None = None) -> Stack:
     """Render a host for `width` columns, with the last event."""
     table = inventory_table(overview.inventory, width=width, everything=everything)
-    return Stack(table, Text(), *map(Text, _notes(overview)), *_status(overview, event))
+    counts = [Text(line) for line in _counts(overview)]
+    return Stack(table, *note_lines(_notes(overview)), Text(), *counts, *_status(overview, event))
 
 
 def _notes(overview: Overview) -> Iterator[str]:
     for holder in overview.holders.refusing:
-        yield plain(f"- {holder.address} is held by {holder.words}")
+        yield f"{holder.address} is held by {holder.words}"
     for change in overview.unfinished:
         subjects = ", ".join(change.subjects)
         how = f"is under way (process {change.process})" if change.under_way else "was interrupted: vfioctl recover"
-        yield plain(f"- a change of {subjects} {how}")
+        yield f"a change of {subjects} {how}"
+    for part, why in overview.missing.items():
+        if part is not Part.DOMAINS:  # most hosts have no libvirt
+            yield f"{part} are not known: {why}"
+
+
+def _counts(overview: Overview) -> Iterator[str]:
     live = [vgpu for vgpu in overview.vgpus.instances if vgpu.state != "defined"]
     if overview.vgpus.cards:
         yield f"{counted(len(live), 'vGPU')} on {counted(len(overview.vgpus.cards), 'card')} that can have them"
     running = sum(domain.state != "defined" for domain in overview.domains)
     if overview.domains:
         yield f"{counted(len(overview.domains), 'domain')}, {running} running"
-    for part, why in overview.missing.items():
-        if part is not Part.DOMAINS:  # most hosts have no libvirt
-            yield plain(f"- {part} are not known: {why}")
 
 
 def _status(overview: Overview, event: HostEvent | None) -> Iterator[RenderableType]:
