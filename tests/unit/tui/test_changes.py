@@ -215,6 +215,35 @@ class TestApply:
 
         assert driver_of(drive(work, host=Host.simulated(str(file), file.with_suffix(".db")))) == "nvidia"
 
+    def test_a_shared_group_goes_and_comes_back_as_a_whole(self, drive: Drive) -> None:
+        gpu, disk = "0000:01:00.0", "0000:02:00.0"
+
+        async def work(driver: Driver) -> None:
+            await driver.go(gpu)
+            await driver.press("b")
+            await driver.shows("--with-group", "This cannot be done now")
+            await driver.press("escape", "g")
+            await driver.shows("y: apply this plan")
+            assert disk in driver.page
+            await driver.press("y")
+            await driver.close()
+            assert [driver_of(driver.app.host, address) for address in (gpu, disk)] == ["vfio-pci", "vfio-pci"]
+            await driver.until(lambda: driver.app.feed.reading_since is None)
+            await driver.press("G")
+            await driver.shows("y: apply this plan")
+            await driver.press("y")
+            await driver.close()
+
+        host = drive(work, "shared-group")
+        assert [driver_of(host, address) for address in (gpu, disk)] == ["nvidia", "nvme"]
+
+    def test_a_group_of_one_card_is_no_shared_one(self, drive: Drive) -> None:
+        async def work(driver: Driver) -> None:
+            await driver.press("g")
+            await driver.shows("Not possible: nothing shares its group")
+
+        drive(work)
+
 
 class Slow:
     """Holds a write of the host until it may go on."""

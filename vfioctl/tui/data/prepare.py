@@ -46,6 +46,16 @@ def unbind(host: Host, subjects: Sequence[str], _answers: Answers, _width: int) 
     return _of_plan(host, host.binding.plan_unbind(subjects))
 
 
+def bind_group(host: Host, subjects: Sequence[str], _answers: Answers, _width: int) -> Prepared:
+    """Prepare binding functions and all others in their groups to VFIO."""
+    return _of_plan(host, host.binding.plan_bind(subjects, with_group=True))
+
+
+def unbind_group(host: Host, subjects: Sequence[str], _answers: Answers, _width: int) -> Prepared:
+    """Prepare giving functions and all others in their groups back to their drivers."""
+    return _of_plan(host, host.binding.plan_unbind(subjects, with_group=True))
+
+
 def create(host: Host, subjects: Sequence[str], answers: Answers, _width: int) -> Prepared:
     """Prepare creating vGPUs on a card."""
     count = _number(answers["count"])
@@ -180,6 +190,8 @@ def recover(host: Host, _subjects: Sequence[str], _answers: Answers, _width: int
 PREPARE: Mapping[str, Prepare] = {
     "bind": bind,
     "unbind": unbind,
+    "bind-group": bind_group,
+    "unbind-group": unbind_group,
     "claim": claim,
     "release": release,
     "create": create,

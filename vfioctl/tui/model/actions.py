@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.claims.model.claim import ClaimState
 from vfioctl.inventory.model.functions import Function
+from vfioctl.inventory.model.scope import scope_of
 from vfioctl.overview.model.overview import Overview
 from vfioctl.tui.model.sheet import View
 from vfioctl.tui.screens.devices import VFS
@@ -129,6 +130,19 @@ def _not_unbind(situation: Situation, keys: Keys) -> str:
     if not any(f.on_vfio for f in functions):
         return "not bound to a VFIO driver"
     return _first(f"{f.address} is claimed by {f.owner}: x releases the claim" if f.owner else "" for f in functions)
+
+
+def _shared(situation: Situation, keys: Keys) -> str:
+    chosen = [function.address for function in _functions(situation, keys)]
+    return "" if scope_of(situation.overview.inventory, chosen).foreign else "nothing shares its group"
+
+
+def _not_bind_group(situation: Situation, keys: Keys) -> str:
+    return _not_bind(situation, keys) or _shared(situation, keys)
+
+
+def _not_unbind_group(situation: Situation, keys: Keys) -> str:
+    return _not_unbind(situation, keys) or _shared(situation, keys)
 
 
 def _not_claim(situation: Situation, keys: Keys) -> str:
@@ -263,6 +277,8 @@ _EVERY = tuple(View)
 ACTIONS: tuple[Action, ...] = (
     Action("bind", "b", "Bind to VFIO, ready for a guest", (View.DEVICES,), _not_bind),
     Action("unbind", "u", "Unbind: back to the driver it had", (View.DEVICES,), _not_unbind),
+    Action("bind-group", "g", "Bind with its whole group", (View.DEVICES,), _not_bind_group),
+    Action("unbind-group", "G", "Unbind with its whole group", (View.DEVICES,), _not_unbind_group),
     Action("claim", "c", "Claim for an owner", (View.DEVICES, View.VGPUS), _not_claim, _owner_field),
     Action("release", "x", "Release its claim", (View.DEVICES, View.CLAIMS), _not_release),
     Action("create", "v", "Create vGPUs", (View.DEVICES, View.VGPUS), _not_create, _create_fields),
