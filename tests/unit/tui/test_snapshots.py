@@ -93,7 +93,7 @@ def picture(app: Tui, theme: TerminalTheme) -> str:
 
 PICTURES: dict[str, tuple[list[str], list[str]]] = {
     "devices": (["down", "down"], ["guest win"]),
-    "form": (["c"], ["Owner"]),
+    "menu": (["enter"], ["WHY NOT"]),
 }
 """Keys, and words to wait for. The second has the colours of a dialog above those of a table."""
 THEMES = {"dark": MONOKAI, "light": DEFAULT_TERMINAL_THEME}
