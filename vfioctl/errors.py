@@ -103,6 +103,10 @@ class GroupNotViable(HostError): ...
 class DeviceDead(HostError): ...
 
 
+class DeviceMissing(HostError):
+    """A persistent device is not there, or cannot be told from others."""
+
+
 class NotPermitted(HostError): ...
 
 

@@ -65,6 +65,18 @@ class Write(Action):
         return f"{step.target} <- {step.value.strip() or '(an empty line)'}"
 
 
+class ReplaceLink(Action):
+    """Replaces a symbolic link, or removes it when the step has no value."""
+
+    name: ClassVar[str] = "link"
+
+    def run(self, context: Context, step: Step) -> None:
+        context.kernel.replace_link(step.target, step.value or None)
+
+    def describe(self, step: Step) -> str:
+        return f"link {step.target} -> {step.value}" if step.value else f"remove {step.target}"
+
+
 class ReplaceFile(Action):
     """Replaces a file as a whole, or removes it when the step has no value."""
 

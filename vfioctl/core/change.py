@@ -44,9 +44,10 @@ class Phase(StrEnum):
     RESUME = "resume"
     CREATE = "create"
     SET = "set"
-    PERSIST = "persist"
     SETTLE = "settle"
     """The remaining settings are written; in the reverse order of the resource table."""
+    PERSIST = "persist"
+    """What applies at every boot is written, after everything else was verified."""
 
 
 class Change(Value):

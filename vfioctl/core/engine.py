@@ -6,13 +6,14 @@ made, rolled back or refused (logger `vfioctl.changes`)."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
+from typing import Any
 
 from vfioctl.core.action import Context
 from vfioctl.core.caller import this_process
-from vfioctl.core.change import Change, JournalState, Outcome, Plan, Repair, Result
+from vfioctl.core.change import Change, JournalState, Key, Outcome, Phase, Plan, Repair, Result
 from vfioctl.core.events import Cancel, EventKind, Progress, StepEvent, check_stop, notify
 from vfioctl.core.executor import Executor
 from vfioctl.core.journal import Journal
@@ -23,7 +24,6 @@ from vfioctl.core.recovery import Recovery, outcome_of
 from vfioctl.core.registry import Registry
 from vfioctl.core.rollback import Rollback, dead_words, now
 from vfioctl.core.verify import (
-    Verified,
     refuse_forged,
     refuse_stale,
     refuse_unfinished,
@@ -125,15 +125,27 @@ class Engine:
             return self._recovery.finish_all(forward=forward, progress=progress, of_this_boot=of_this_boot)
 
     def _carry_out(self, entry: int, plan: Plan, context: Context, progress: Progress | None, check: Check) -> Outcome:
-        executor = Executor(self._registry, context)
-        try:
-            noting = self._noting(entry, plan, progress)
-            left = executor.run(self._registry.steps(plan.changes), noting, check=check)
+        executor, steps = Executor(self._registry, context), self._registry.steps(plan.changes)
+        persisted = {owned.change.key for owned in steps if owned.step.phase == Phase.PERSIST}
+        found: dict[Key, str | None] = {}
+        left: list[str] = []
+        report: dict[str, Any] = {}
+
+        def verify(changes: Iterable[Change]) -> None:
+            verified = verify_changes(self._registry, context, changes, check)
+            found.update(verified.found)
+            left.extend(verified.left)
+
+        def verify_before_persisting() -> None:
             check()
             notify(progress, StepEvent(EventKind.VERIFY, timeout=context.settle))
-            verified = verify_changes(self._registry, context, plan.changes, check)
-            left += verified.left
-            report = verify_checks(self._registry, context, plan)
+            verify(change for change in plan.changes if change.key not in persisted)
+            report.update(verify_checks(self._registry, context, plan))
+
+        try:
+            noting = self._noting(entry, plan, progress)
+            left += executor.run(steps, noting, check=check, verify=verify_before_persisting)
+            verify(change for change in plan.changes if change.key in persisted)
             facts = read_facts(self._kernel, self._registry, plan.facts)
             check()
         except (VfioctlError, KeyboardInterrupt) as error:
@@ -152,7 +164,7 @@ class Engine:
             plan=plan,
             result=Result.DONE,
             found=tuple(facts.values()),
-            changes=_as_found(plan, verified),
+            changes=_as_found(plan, found),
             report=report,
             notes=tuple(executor.unreleased),
             data=dict(context.data),
@@ -203,6 +215,6 @@ class Engine:
             )
 
 
-def _as_found(plan: Plan, verified: Verified) -> tuple[Change, ...]:
-    values = ((change, verified.found[change.key]) for change in plan.changes)
+def _as_found(plan: Plan, found: Mapping[Key, str | None]) -> tuple[Change, ...]:
+    values = ((change, found[change.key]) for change in plan.changes)
     return tuple(c if now is None else c.model_copy(update={"after": now}) for c, now in values)

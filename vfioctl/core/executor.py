@@ -26,15 +26,27 @@ class Executor:
         self.unreleased: list[str] = []
         """Messages of optional steps that failed to make a device's user release it: the checks that follow decide."""
 
-    def run(self, steps: Sequence[Owned], progress: Progress | None, *, check: Callable[[], None]) -> list[str]:
+    def run(
+        self,
+        steps: Sequence[Owned],
+        progress: Progress | None,
+        *,
+        check: Callable[[], None],
+        verify: Callable[[], None] = lambda: None,
+    ) -> list[str]:
         """Take the steps in order and return the messages of optional steps (`may_fail`) that failed after the checks.
-        `check`: called before each step; may raise to end the run.
+        `check`: called before each step; may raise to end the run. `verify`: called once, before the first step that
+        persists something, or after the last step; may raise.
 
         Raises VfioctlError for the first other step that fails; a Stuck names the step's device in its facts."""
         self.context.steps = [owned.step for owned in steps]
         failures: list[str] = []
+        verified = False
         for number, owned in enumerate(steps, start=1):
             check()
+            if owned.step.phase == Phase.PERSIST and not verified:
+                verify()
+                verified = True
             action = self._registry.action(owned.step)
             event = StepEvent(EventKind.BEGIN, owned.step, number, len(steps))
             notify(progress, event._replace(timeout=action.timeout(self.context, owned.step)))
@@ -54,6 +66,8 @@ class Executor:
                     (self.unreleased if owned.step.phase == Phase.RELEASE else failures).append(text)
             self.under_way = None
             notify(progress, end)
+        if not verified:
+            verify()
         return failures
 
     def _is_done_anyway(self, owned: Owned, error: VfioctlError) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from pydantic import ValidationError
 
-from vfioctl.core.action import Action, Context, ReplaceFile, Write
+from vfioctl.core.action import Action, Context, ReplaceFile, ReplaceLink, Write
 from vfioctl.core.change import VERSION, Change, Draft, Fact, Intent, JournalState, Phase, Plan, Step
 from vfioctl.core.locations import import_object
 from vfioctl.core.resource import Resource
@@ -131,7 +131,7 @@ class Registry:
     @cached_property
     def _actions(self) -> Mapping[str, Action]:
         registered = (action for parts in self.parts.values() for action in parts.actions)
-        actions: list[Action] = [Write(), ReplaceFile(), *registered]
+        actions: list[Action] = [Write(), ReplaceFile(), ReplaceLink(), *registered]
         return {action.name: action for action in actions}
 
     @cached_property

@@ -198,6 +198,26 @@ def replace_file(path: str, text: str | None) -> None:
         _sync(directory)
 
 
+def replace_link(path: str, target: str | None) -> None:
+    """Replaces a symbolic link atomically, or removes it (None). Never replaces a file or directory. Raises OSError."""
+    folder, name = os.path.split(path)
+    if os.path.lexists(path) and not os.path.islink(path):
+        raise OSError(errnos.EEXIST, "it is no symbolic link")
+    if target is None:
+        if os.path.lexists(path):
+            with trusted.opened_directory(folder) as directory:
+                os.unlink(name, dir_fd=directory)
+                _sync(directory)
+        return
+    with trusted.opened_directory(folder, make=trusted.PUBLIC_DIRECTORY) as directory:
+        beside = f".{name}.{os.getpid()}"
+        with suppress(FileNotFoundError):
+            os.unlink(beside, dir_fd=directory)
+        os.symlink(target, beside, dir_fd=directory)
+        os.replace(beside, name, src_dir_fd=directory, dst_dir_fd=directory)
+        _sync(directory)
+
+
 def write_whole(path: str, data: bytes, *, mode: int | None = None) -> None:
     """Writes a file atomically, its text synced to disk. Replaces a symbolic link at `path`, not its target; for root,
     follows none of another user's, see `output_directory`. `mode`: permissions, whatever the umask. Raises OSError."""

@@ -25,6 +25,11 @@ DEFINITIONS = "/etc/mdevctl.d"
 """mdevctl's definitions of mediated devices, in one directory for each parent."""
 OWN_DEFINITIONS = "/etc/vfioctl/vgpu.d"
 """vfioctl's definitions of VFs, and of their vGPU types."""
+DEVICES = "/etc/vfioctl/devices.d"
+"""vfioctl's definitions of devices that are bound to VFIO at each boot."""
+UDEV_RULES = "/etc/udev/rules.d"
+UNITS, PROGRAMS = "/etc/systemd/system", "/usr/lib/vfioctl"
+"""Where `vfioctl install` puts what a boot runs."""
 CDI_ETC, CDI_RUN = "/etc/cdi", "/var/run/cdi"
 """Where container runtimes look for CDI files. What is in the second one is gone after a reboot."""
 _FUNCTION = frozenset(
@@ -78,6 +83,11 @@ _PLACES = (
     Place(f"{_SRIOV_ADMIN}/profile", _PROFILE, ()),
     Place(f"{DEFINITIONS}/<name>", ("<uuid>",), ()),
     Place(OWN_DEFINITIONS, ("<address>.json",), ()),
+    Place(DEVICES, ("<address>.toml",), ()),
+    Place("/sys/class/iommu/<name>/intel-iommu", ("ecap",), ()),
+    Place("/sys/module/vfio/parameters", ("enable_unsafe_noiommu_mode",), ()),
+    Place("/sys/module/vfio_iommu_type1/parameters", ("allow_unsafe_interrupts", "dma_entry_limit"), ()),
+    Place("/sys/kernel/security", ("lockdown",), ()),
     Place("/sys/class/vtconsole", (), EVERY_LINK),
     Place("/sys/class/vtconsole/<name>", _CONSOLE, ("subsystem",)),
     Place("/sys/class/graphics", (), EVERY_LINK),

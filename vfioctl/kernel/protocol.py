@@ -214,6 +214,10 @@ class Reader(FileReader, Processes, DiskImages, Protocol):
     def unit_states(self, names: Sequence[str]) -> Mapping[str, str]:
         """The ActiveState of each unit that systemd knows: active, inactive, failed, ..."""
 
+    def mode(self, path: str) -> int:
+        """The permission bits of a file or a device node. Raises KernelRefused: ENODATA where they are not known."""
+        raise KernelRefused(path, errnos.ENODATA)
+
     def config(self, address: str) -> bytes:
         """The first 64 bytes of a function's configuration space. Raises KernelRefused, Stuck."""
 
@@ -264,9 +268,12 @@ class Kernel(Reader, Protocol):
         """Replaces a file, and creates its directories; removes the file for None. Raises HostError."""
         raise _unchanged(self, f"{path} cannot be {'removed' if text is None else 'written'}")
 
+    def replace_link(self, path: str, target: str | None) -> None:
+        """Replaces a symbolic link, and creates its directories; removes the link for None. Raises HostError."""
+        raise _unchanged(self, f"{path} cannot be {'removed' if target is None else 'created'}")
+
     def tell_libvirt(self, uri: str, order: str, *words: str) -> None:
-        """Gives libvirt one of the orders of `vfioctl.kernel.libvirt`. Raises what `libvirt.value_of` raises; Stuck
-        when it did not return in time."""
+        """Gives libvirt one of the orders of `vfioctl.kernel.libvirt`. Raises what `libvirt.value_of` raises; Stuck."""
         raise _unchanged(self, "libvirt's domains cannot be changed")
 
     def load(self, module: str) -> None:

@@ -14,10 +14,10 @@ from vfioctl.vgpu.model.vgpu import Strategy
 if TYPE_CHECKING:
     from vfioctl.core.change import Draft, Intent, Outcome, Plan
     from vfioctl.core.events import Cancel, Progress
+    from vfioctl.core.restoring import Restored
     from vfioctl.inventory.model.functions import Inventory
     from vfioctl.inventory.model.holders import Holders
     from vfioctl.session import Session
-    from vfioctl.vgpu.lifecycle.restore import Restored
     from vfioctl.vgpu.model.intents import RemoveVgpuIntent
     from vfioctl.vgpu.model.vgpu import Created, Made, VgpuCard, Vgpus
     from vfioctl.vgpu.probe.persistent import Wanted
@@ -228,7 +228,7 @@ class VgpuApi:
 
     def persistent(self) -> tuple[str, ...]:
         """The definitions of what is created at boot: paths below /etc in the order of creation, damaged files last."""
-        persistent, damaged = self._persistent()
+        persistent, damaged = self.definitions()
         return (*persistent, *damaged)
 
     def plan_persistent(self, file: str) -> Plan | None:
@@ -236,7 +236,7 @@ class VgpuApi:
         damaged file, and what `plan_create` and `plan_vfs` raise."""
         from vfioctl.vgpu.lifecycle.planning import draft_persistent
 
-        draft = draft_persistent(file, *self._persistent(), self.vgpus, self._draft)
+        draft = draft_persistent(file, *self.definitions(), self.vgpus, self._draft)
         return None if draft is None else self._session.plan(draft)
 
     def restore(
@@ -249,7 +249,7 @@ class VgpuApi:
     ) -> Restored:
         """First recovers a change that a reboot interrupted, then creates what is persistent and missing: VFs, then
         vGPUs, each even if others fail. `wait`: seconds to retry failures: a driver may not be loaded yet at boot."""
-        from vfioctl.vgpu.lifecycle.restore import restore
+        from vfioctl.core.restoring import restore
 
         if dry_run:
             return restore(self.persistent(), self.plan_persistent, None, {}, wait=wait)
@@ -261,7 +261,8 @@ class VgpuApi:
         apply = partial(self._session.apply, progress=progress, cancel=cancel)
         return restore(self.persistent(), self.plan_persistent, apply, interrupted, wait=wait, cancel=cancel)
 
-    def _persistent(self) -> tuple[dict[str, Wanted], dict[str, str]]:
+    def definitions(self) -> tuple[dict[str, Wanted], dict[str, str]]:
+        """The intent of each definition, by path in the order of creation, and why others cannot be used."""
         from vfioctl.vgpu.probe.persistent import read_persistent
 
         return read_persistent(self._kernel, self.created())

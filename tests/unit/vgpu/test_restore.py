@@ -427,7 +427,7 @@ class TestWaiting:
             if len(pauses) == 3:
                 Simulated.at(cut.file).manage_vfs(L40S, on=True)
 
-        monkeypatch.setattr("vfioctl.vgpu.lifecycle.restore.time.sleep", pause)
+        monkeypatch.setattr("vfioctl.core.restoring.time.sleep", pause)
         answer = restored(run, cut, "--wait", "60s", "--json")
         assert (answer.code, len(pauses)) == (0, 3)
         assert made(answer) == [FIRST, SECOND, THIRD]
@@ -437,7 +437,7 @@ class TestWaiting:
     ) -> None:
         cut.boots()
         cut.edit(lambda tree: tree.put(f"{HERE}/{SECOND}.json", "{"))
-        monkeypatch.setattr("vfioctl.vgpu.lifecycle.restore.time.sleep", lambda _: pytest.fail("it waited"))
+        monkeypatch.setattr("vfioctl.core.restoring.time.sleep", lambda _: pytest.fail("it waited"))
         assert restored(run, cut, "--wait", "60s").code == 2
         assert ours(cut.host) == {FIRST, THIRD}
 
@@ -451,7 +451,7 @@ class TestWaiting:
             seen.append(ours(cut.host))
             cut.other(type_file(FIRST), "0")
 
-        monkeypatch.setattr("vfioctl.vgpu.lifecycle.restore.time.sleep", pause)
+        monkeypatch.setattr("vfioctl.core.restoring.time.sleep", pause)
         assert restored(run, cut, "--wait", "60s").code == 0
         assert seen == [{SECOND, THIRD}]
         assert ours(cut.host) == {FIRST, SECOND, THIRD}

@@ -144,7 +144,7 @@ class Captured(Live):
     def unit_states(self, names: Sequence[str]) -> Mapping[str, str]:
         return {}
 
-    viable = Reader.viable
+    viable, mode = Reader.viable, Reader.mode
 
     def nvml(
         self, gpus: Sequence[str], *, types: bool = False, links: bool = False, usage: bool = False

@@ -76,6 +76,14 @@ class LiveChange:
             said = f"{files.symbol(error.errno or errnos.EIO)}: {error.strerror}"
             raise _failed(f"{path} could not be {'removed' if text is None else 'written'}", said) from None
 
+    def replace_link(self, path: str, target: str | None) -> None:
+        self._refuse(f"{path} cannot be created")
+        try:
+            files.replace_link(path, target)
+        except OSError as error:
+            said = f"{files.symbol(error.errno or errnos.EIO)}: {error.strerror}"
+            raise _failed(f"{path} could not be {'removed' if target is None else 'created'}", said) from None
+
     def manage_vfs(self, address: str, *, on: bool) -> str:
         self._refuse(f"the VFs of {address} cannot be changed")
         what = f"{SRIOV_MANAGE} {'-e' if on else '-d'} {address}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno as errnos
 import os
+import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
@@ -86,6 +87,12 @@ class Live(LiveUse, LiveChange):
     def device_number(self, path: str) -> tuple[str, int, int]:
         try:
             return files.device_number(os.stat(path))
+        except (OSError, ValueError) as error:
+            raise refused(path, error) from None
+
+    def mode(self, path: str) -> int:
+        try:
+            return stat.S_IMODE(os.stat(path).st_mode)
         except (OSError, ValueError) as error:
             raise refused(path, error) from None
 

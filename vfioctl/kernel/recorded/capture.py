@@ -21,6 +21,7 @@ _L3 = "3"
 """The level of the caches that are recorded."""
 _MEMORY = re.compile(r"^.*MemTotal:.*", re.M)
 """The line of a node's meminfo that does not change every second."""
+IRQS, _IRQ, _MOST_IRQS = "/sys/kernel/irq", re.compile(r"[0-9]{1,6}", re.ASCII), 64
 _UUID = re.compile(rf"\b{UUID_FORM}\b", re.I)
 _MAC = re.compile(r"\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b", re.I)
 _UUID_PSEUDONYM, _MAC_PSEUDONYM = "00000000-0000-0000-0000-", "00:00:00:00:00:"
@@ -75,6 +76,7 @@ class _Capture:
         words = text_of(self._kernel, "/proc/cmdline").split()
         self.tree.put("/proc/cmdline", self._redacted(" ".join(filter(_DEVICE_WORDS.fullmatch, words))))
         self._take_processor()
+        self._take_interrupts()
         self._take_aliases()
         for modalias in sorted(self._modaliases):
             if names := self._kernel.properties(modalias):
@@ -129,6 +131,17 @@ class _Capture:
         first = text_of(self._kernel, "/proc/cpuinfo").split("\n\n")[0]
         if lines := [*filter(wanted.fullmatch, first.split("\n"))]:
             self.tree.put("/proc/cpuinfo", "\n".join(lines))
+
+    def _take_interrupts(self) -> None:
+        """The first interrupt of each controller: their names show whether the IOMMU remaps interrupts."""
+        names = names_in(self._kernel, IRQS)
+        chips: dict[str, str] = {}
+        for number in sorted(int(name) for name in names if _IRQ.fullmatch(name))[:_MOST_IRQS]:
+            path = f"{IRQS}/{number}/chip_name"
+            if chip := text_of(self._kernel, path):
+                chips.setdefault(chip, path)
+        for chip, path in chips.items():
+            self.tree.put(path, chip)
 
     def _take_aliases(self) -> None:
         release = text_of(self._kernel, "/proc/sys/kernel/osrelease")

@@ -19,9 +19,9 @@ END = "#end"
 """The last line of a file: without it, the file is truncated."""
 MOST_BYTES, LONGEST_LINE, DEEPEST = 64 << 20, 65_536, 64
 _OF_KERNEL = ("/sys/", "/proc/", "/dev/", "/lib/")
-_OF_VGPUS = ("/etc/mdevctl.d/", "/etc/vfioctl/vgpu.d/")
-ROOTS = (*_OF_KERNEL, *_OF_VGPUS, "/etc/libvirt/", "/run/libvirt/", "/etc/cdi/", "/var/run/cdi/")
-_ABOVE_ROOTS = ("/", "/etc", "/etc/vfioctl", "/run", "/var", "/var/run")
+_OF_BOOT = ("/etc/mdevctl.d/", "/etc/driverctl.d/", "/etc/udev/rules.d/", "/etc/systemd/", "/etc/vfioctl/")
+ROOTS = (*_OF_KERNEL, *_OF_BOOT, "/usr/lib/vfioctl/", "/etc/libvirt/", "/run/libvirt/", "/etc/cdi/", "/var/run/cdi/")
+_ABOVE_ROOTS = ("/", "/etc", "/etc/udev", "/run", "/usr", "/usr/lib", "/var", "/var/run")
 SUBJECTS = ("hwdb:", "nvml:", "sim:", "unit:", "user:")
 
 _PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f]+)+", re.ASCII)

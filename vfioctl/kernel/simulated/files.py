@@ -12,7 +12,7 @@ from vfioctl.kernel.recorded.bundled import bundled_hosts, file_of, is_name
 from vfioctl.kernel.recorded.tree import ROOTS, Tree
 from vfioctl.kernel.trusted import KEEP_TO_ROOT, PRIVATE_DIRECTORY, PUBLIC_FILE, Untrusted, opened_directory
 
-KEPT_ROOTS = tuple(root for root in ROOTS if root.startswith("/etc/"))
+KEPT_ROOTS = tuple(root for root in ROOTS if root.startswith(("/etc/", "/usr/")))
 """Directories on the disk. Everything else is the kernel's, and begins anew."""
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 

@@ -151,6 +151,14 @@ class Simulated(Recorded):
             if text is not None:
                 self.tree.put(resolved, text.rstrip("\n"))
 
+    def replace_link(self, path: str, target: str | None) -> None:
+        with self._effect(path, target or ""):
+            if not path.startswith(KEPT_ROOTS):
+                raise HostError(f"{path} could not be written: a simulated host has no such directory")
+            self.tree.remove(path)
+            if target is not None:
+                self.tree.put_link(path, target)
+
     def manage_vfs(self, address: str, *, on: bool) -> str:
         with self._effect(f"{MANAGING}{address}", str(int(on))):
             if f"{PCI_DRIVERS}/nvidia" not in self.tree.directories:

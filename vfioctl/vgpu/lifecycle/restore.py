@@ -1,76 +1,14 @@
-"""Creates vGPUs with retries, and persistent VFs and vGPUs after a boot: VFs first, then vGPUs."""
+"""Creates vGPUs with retries on other parents."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from vfioctl.core.events import Cancel, check_stop
-from vfioctl.errors import BadDocument, Cancelled, NoCapacity, Stuck, VfioctlError
+from vfioctl.errors import NoCapacity, VfioctlError
 
 if TYPE_CHECKING:
     from vfioctl.core.change import Outcome, Plan
-
-_PAUSE = 1.0
-
-
-@dataclass(frozen=True)
-class Restored:
-    """The result of `VgpuApi.restore`."""
-
-    files: tuple[str, ...]
-    """The definitions, in the order of creation."""
-    plans: tuple[Plan, ...]
-    """In a dry run, the plans that would be carried out."""
-    outcomes: tuple[Outcome, ...]
-    failures: Mapping[str, VfioctlError]
-    """Errors by file. The key `recover` is for a change that a reboot interrupted and that could not be recovered."""
-
-
-def restore(
-    files: tuple[str, ...],
-    make: Callable[[str], Plan | None],
-    apply: Callable[[Plan], Outcome] | None,
-    earlier: Mapping[str, VfioctlError],
-    *,
-    wait: float,
-    cancel: Cancel | None = None,
-) -> Restored:
-    """Creates what the files define, each even if others fail. `make`: plans one file; None if nothing is missing.
-    `apply`: carries out a plan; None: dry run. `earlier`: failures before this. `wait`: seconds to retry failures.
-    `cancel`: ends it with Cancelled; what was created before stays."""
-    plans: list[Plan] = []
-    outcomes: list[Outcome] = []
-    failures = dict(earlier)
-
-    def is_to_be_tried_again(file: str) -> bool:
-        check_stop(cancel)
-        try:
-            plan = make(file)
-            if plan is not None and not plan.nothing_to_do:
-                if apply:
-                    outcomes.append(apply(plan))
-                else:
-                    plans.append(plan)
-            failures.pop(file, None)
-        except Cancelled:
-            raise
-        except VfioctlError as error:
-            failures[file] = error
-            return not isinstance(error, (Stuck, BadDocument))  # waiting helps neither
-        return False
-
-    until, left = time.monotonic() + wait, list(files)
-    while left:
-        left = [file for file in left if is_to_be_tried_again(file)]
-        if time.monotonic() >= until:
-            break
-        if left:
-            time.sleep(_PAUSE)
-    return Restored(files, tuple(plans), tuple(outcomes), failures)
-
 
 _MOST_TRIES = 4
 
