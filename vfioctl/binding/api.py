@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,6 +12,7 @@ from vfioctl.errors import BadSpec, DeviceInUse, KernelRefused
 from vfioctl.inventory.api import InventoryApi, Waiting, has_aliases, until_released
 
 if TYPE_CHECKING:
+    from vfioctl.binding.model.definition import DeviceDefinition
     from vfioctl.binding.model.intents import BindIntent, ResetIntent, RomIntent, UnbindIntent
     from vfioctl.binding.model.rom import Rom
     from vfioctl.core.change import Change, Draft, Intent, Plan
@@ -40,6 +42,7 @@ class BindingApi:
         driver: str | None = None,
         with_group: bool = False,
         allow_boot_vga: bool = False,
+        persistent: bool = False,
         stop_services: Sequence[str] = (),
         force_holders: bool = False,
         wait: float = 0.0,
@@ -47,6 +50,7 @@ class BindingApi:
     ) -> Plan:
         """Plan binding the devices to VFIO. Devices are named as for `InventoryApi.find`.
 
+        `persistent`: also at each boot, for which the identity of each function is written down once all is verified.
         `stop_services`: units that may be stopped if they hold a device (`units_to_stop`). `wait`: timeout in seconds
         for holders to release the devices; `waiting` is called meanwhile.
 
@@ -60,30 +64,36 @@ class BindingApi:
                 driver=driver,
                 with_group=with_group,
                 allow_boot_vga=allow_boot_vga,
+                persistent=persistent,
                 stop_services=tuple(stop_services),
                 force_holders=force_holders,
             )
 
-        plan = partial(self._planned, devices, intent, self._bind, every=every)
+        plan = partial(self._planned, devices, intent, self._bind, every=every, whole=persistent)
         return until_released(plan, wait=wait, waiting=waiting)
 
-    def plan_unbind(
+    def plan_unbind(  # noqa: PLR0913 - one for each thing that can be asked for
         self,
         devices: Sequence[str],
         *,
         every: bool = False,
         to: str | None = None,
         with_group: bool = False,
+        persistent: bool = False,
         force_holders: bool = False,
         wait: float = 0.0,
         waiting: Waiting | None = None,
     ) -> Plan:
-        """Plan returning the devices to their drivers; see `plan_bind`. Raises DeviceInUse, BadSpec."""
+        """Plan returning the devices to their drivers; see `plan_bind`. Raises DeviceInUse, BadSpec.
+
+        `persistent`: they are not bound at the next boot either."""
 
         def intent(chosen: tuple[PciAddress, ...]) -> UnbindIntent:
             from vfioctl.binding.model.intents import UnbindIntent
 
-            return UnbindIntent(devices=chosen, driver=to, with_group=with_group, force_holders=force_holders)
+            return UnbindIntent(
+                devices=chosen, driver=to, with_group=with_group, persistent=persistent, force_holders=force_holders
+            )
 
         plan = partial(self._planned, devices, intent, self._unbind, every=every)
         return until_released(plan, wait=wait, waiting=waiting)
@@ -118,7 +128,8 @@ class BindingApi:
         if type(intent) not in makers:
             raise BadSpec(f"{intent.title()}: this plan cannot be saved and applied later")
         devices = getattr(intent, "devices", ())
-        return self._planned(devices, lambda _: intent, makers[type(intent)], every=True)
+        whole = getattr(intent, "persistent", False)
+        return self._planned(devices, lambda _: intent, makers[type(intent)], every=True, whole=whole)
 
     def _planned(
         self,
@@ -127,9 +138,11 @@ class BindingApi:
         make: Callable[[Inventory, Asked, Processes], Draft],
         *,
         every: bool | None = None,
+        whole: bool = False,
     ) -> Plan:
+        """`whole`: read all devices, not only those near: what a device's identity is, depends on the others."""
         processes = self._devices.processes()  # its workers scan while the inventory is read
-        inventory = self._devices.inventory(near=devices)
+        inventory = self._devices.inventory(near=None if whole else devices)
         chosen = self._devices.chosen(inventory, devices, every=every)
         try:
             draft = make(inventory, intent(chosen), processes)
@@ -150,6 +163,9 @@ class BindingApi:
         units = [(unit, address) for unit, address in refusing if unit is not None and unit in may_stop]
         readings, idle = read_settings(self._kernel, concerned, units), idle_devices_sleep(self._kernel)
         circumstances = Circumstances(holders=holders, readings=readings, idle_devices_sleep=idle)
+        if intent.persistent:
+            at_boot, moved = self.at_boot([f.address for f in concerned]), self._moved(inventory, concerned)
+            circumstances = replace(circumstances, at_boot=at_boot, moved=moved)
         return plan_bind(inventory, intent, circumstances)
 
     def _unbind(self, inventory: Inventory, intent: UnbindIntent, processes: Processes) -> Draft:
@@ -158,16 +174,37 @@ class BindingApi:
         from vfioctl.binding.plan.bind import plan_unbind
         from vfioctl.binding.records import recorded_bindings, recorded_settings
 
-        _, holders = self._affected(inventory, intent.devices, processes)
+        concerned, holders = self._affected(inventory, intent.devices, processes)
         identities = {function.address: function.identity for function in inventory.functions}
         selective = any(same_driver(n, intent.driver) and has_aliases(self._kernel, n) for n in inventory.drivers)
-        circumstances, store = Circumstances(holders=holders, selective=selective), self._session.store
+        at_boot, store = self.at_boot([f.address for f in concerned]), self._session.store
+        circumstances = Circumstances(holders=holders, selective=selective, at_boot=at_boot)
         if not self._session.has_ledger:  # no boot id is needed then
             return plan_unbind(inventory, intent, {}, circumstances)
         boot_id = self._session.boot_id
         records = recorded_bindings(store, identities, boot_id=boot_id)
         recorded = recorded_settings(store, self._session.registry, boot_id=boot_id)
         return plan_unbind(inventory, intent, records, circumstances, self._restoring(recorded))
+
+    def definitions(self) -> tuple[Mapping[str, DeviceDefinition], Mapping[str, str]]:
+        """Return the definitions of devices that are bound at boot, by path, and why others cannot be used."""
+        from vfioctl.binding.probe.definitions import read_definitions
+
+        return read_definitions(self._kernel)
+
+    def at_boot(self, addresses: Sequence[PciAddress]) -> Mapping[PciAddress, tuple[str, str]]:
+        """Return the texts of the definition and the udev rule of each function; empty where there is no file."""
+        from vfioctl.binding.probe.definitions import read_files
+
+        return read_files(self._kernel, addresses)
+
+    def _moved(self, inventory: Inventory, functions: Sequence[Function]) -> Mapping[PciAddress, tuple[str, str]]:
+        """Return the files of earlier addresses of these functions."""
+        from vfioctl.binding.model.definition import locate
+
+        here, (definitions, _) = {function.address for function in functions}, self.definitions()
+        known = ((definition.address, locate(definition, inventory).address) for definition in definitions.values())
+        return self.at_boot([before for before, now in known if now in here and before != now])
 
     def _restoring(self, recorded: Sequence[Change]) -> tuple[Change, ...]:
         """Return the changes that restore recorded settings; a value that someone else has set since is left alone."""

@@ -5,6 +5,7 @@ from vfioctl.binding.checks import Answers, Viable
 from vfioctl.binding.model.intents import BindIntent, ResetIntent, RomIntent, UnbindIntent
 from vfioctl.binding.records import PreviousBindings
 from vfioctl.binding.resources.driver import DriverBinding, Module
+from vfioctl.binding.resources.persistent import DeviceFile, RuleFile
 from vfioctl.binding.resources.released import D3Cold, Framebuffer, Persistence, Power, Service, UnbindLock, VtConsole
 from vfioctl.binding.resources.reset import Reset, ResetMethod
 from vfioctl.binding.resources.rom import RomSwitch
@@ -24,6 +25,8 @@ PARTS = Parts(
         DriverBinding(),
         Reset(),
         RomSwitch(),
+        DeviceFile(),
+        RuleFile(),
     ),
     actions=(Load(), Override(), PersistenceMode(), Unit(), GrantedLock(), ReadRom()),
     checks=(Viable(), Answers()),

@@ -91,6 +91,7 @@ def recorded_settings(store: Store, registry: Registry, *, boot_id: str) -> tupl
             for number, address, text in db.execute(_SETTINGS, (boot_id,)).fetchall()
             for change in plan_in(registry, number, text).changes
             if change.subject == address and change.kind not in ("binding", "module")
+            if not registry.resource(change).survives_reboot
         )
 
     return store.read(ask, ())

@@ -168,7 +168,10 @@ def parts_of(plan: Plan) -> dict[str, Any]:
 def test_each_verb_is_drawn() -> None:
     of_vgpus = {"vgpu create", "vgpu remove", "sriov set", "sriov profile"}
     of_domains = {"domain define", "domain undefine", "hook install", "hook remove"}
-    assert REGISTRY.intents.keys() == {"bind", "unbind", "reset", "rom", "cdi generate"} | of_vgpus | of_domains
+    of_boots = {"persist remove", "persist import", "install", "uninstall"}
+    assert (
+        REGISTRY.intents.keys() == {"bind", "unbind", "reset", "rom", "cdi generate"} | of_vgpus | of_domains | of_boots
+    )
 
 
 @unhurried
@@ -253,7 +256,7 @@ class TestMadeAgain:
         ]
         kinds = {change.kind for plan in plans for change in plan.changes}
         own = {resource.kind for resource in REGISTRY.parts["binding"].resources}
-        assert kinds == own - {"reset method", "reset", "rom", "module"}
+        assert kinds == own - {"reset method", "reset", "rom", "module", "device definition", "udev rule"}
         for plan in plans:
             assert host.read_plan(plan.model_dump_json()) == plan
             assert host.replan(plan) == plan

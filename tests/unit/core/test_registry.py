@@ -140,6 +140,10 @@ class TestParts:
             "domain undefine",
             "hook install",
             "hook remove",
+            "persist remove",
+            "persist import",
+            "install",
+            "uninstall",
         ]
         for verb, intent in REGISTRY.intents.items():
             assert intent.model_fields["verb"].default == verb

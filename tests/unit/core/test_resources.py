@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.hosts.machines import REGISTRY, copy, original, unhurried
 from vfioctl.binding.model.binding import KERNEL_CHOICE, Binding
+from vfioctl.binding.model.definition import DeviceDefinition, Identity
 from vfioctl.binding.model.intents import BindIntent
 from vfioctl.claims.model.cdi import CdiDevice
 from vfioctl.containers.cdi.files import text_of
@@ -22,6 +23,7 @@ from vfioctl.errors import BadDocument, KernelRefused
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.protocol import FIRMWARE_FRAMEBUFFERS
 from vfioctl.kernel.simulated.host import Simulated
+from vfioctl.persist.packaged import packaged
 from vfioctl.units import Uuid
 from vfioctl.vgpu.model.kinds import VGPUS, ZOMBIE, creates, removes
 
@@ -49,6 +51,11 @@ NAMES = {
     "NVIDIA VFs": str(GPU),
     "profile": f"{HOME}/sriov_admin/vf1/profile/exec_quantum_ms",
     "definition": f"/etc/vfioctl/vgpu.d/{GPU}.json",
+    "device definition": f"/etc/vfioctl/devices.d/{GPU}.toml",
+    "udev rule": f"/etc/udev/rules.d/61-vfioctl-{GPU}.rules",
+    "driverctl override": f"/etc/driverctl.d/pci-{GPU}",
+    "installed file": "/etc/udev/rules.d/62-vfioctl-boot.rules",
+    "enabled unit": "/etc/systemd/system/sysinit.target.wants/vfioctl-early.service",
     "CDI file": "/var/run/cdi/vfioctl.json",
     "domain": "qemu:///system web1",
     "hook": SCRIPT,
@@ -60,6 +67,19 @@ OF_AN_MDEV = {
     "parameter": f"/sys/bus/mdev/devices/{MDEV}/nvidia/vgpu_params",
     "definition": f"/etc/mdevctl.d/0000:41:00.4/{MDEV}",
 }
+AT_BOOT = DeviceDefinition(
+    address=GPU,
+    driver="vfio-pci",
+    identity=Identity(
+        vendor="10de",
+        device="2330",
+        subsystem_vendor="10de",
+        subsystem_device="16c1",
+        class_code="030200",
+        path="0000:40/01.1/00.0",
+        twins=True,
+    ),
+)
 VALUE = {
     "framebuffer": "simpledrm",
     "mdev": "0000:41:00.4/nvidia-754",
@@ -69,6 +89,10 @@ VALUE = {
     "module": "loaded",
     "binding": "nvidia",
     "power": "on",
+    "device definition": AT_BOOT.text,
+    "udev rule": AT_BOOT.rule,
+    "installed file": packaged()["/etc/udev/rules.d/62-vfioctl-boot.rules"],
+    "enabled unit": "../vfioctl-early.service",
     "CDI file": text_of("vfioctl/vfio", [CdiDevice(GPU, "/dev/vfio/12")]),
     "domain": "<domain><name>web1</name></domain>",
     "hook": script("/usr/bin/vfioctl"),
@@ -78,18 +102,26 @@ VALUE = {
 KINDS = [resource.kind for parts in REGISTRY.parts.values() for resource in parts.resources]
 OF_THE_HOST = ("console", "framebuffer", "service", "module")
 SAID_IN_WORDS = ("binding",)
-FREE_TEXT = ("parameter", "definition")
+FREE_TEXT = ("parameter", "definition", "device definition", "udev rule", "installed file")
 OF_THEIR_OWN = (
     *("mdev", "vGPU type", "VFs", "NVIDIA VFs", "autoprobe", "parameter", "profile", "definition"),
+    *("device definition", "udev rule", "driverctl override", "installed file", "enabled unit"),
     *("CDI file", "domain", "hook", "disk image", "seed"),
 )
-"""Kinds that the tests of the vGPU, claims and domain subsystems take back."""
+"""Kinds that the tests of the vGPU, persist, claims and domain subsystems take back."""
 NOT_TAKEN_BACK = ("module", "reset", "rom", "binding", "persistence", "power")
 VALUES = st.text("abcdefghijklmnopqrstuvwxyz0123456789_ -", max_size=64)
 
 
 def subject_of(kind: str) -> str:
-    own = {"mdev": MDEV, "CDI file": "vfioctl/vfio", "domain": "domain/web1", "hook": "hook"}
+    own = {
+        "installed file": "boot",
+        "enabled unit": "boot",
+        "mdev": MDEV,
+        "CDI file": "vfioctl/vfio",
+        "domain": "domain/web1",
+        "hook": "hook",
+    }
     volumes = {each: f"volume/{NAMES[each].rpartition(' ')[2]}" for each in ("disk image", "seed")}
     return {**own, **volumes}.get(kind, GPU)
 
@@ -463,7 +495,7 @@ class TestTheWayBack:
         assert back
         assert (back.before, back.after, back.during) == ("0", "2", None)
 
-    @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("reset", "module")])
+    @pytest.mark.parametrize("kind", [k for k in KINDS if k not in ("reset", "module", "driverctl override")])
     def test_of_what_is_as_it_was_takes_no_step_but_for_power(self, kind: str) -> None:
         as_it_is = VALUE.get(kind, "") if kind in (*SAID_IN_WORDS, "power") else ""
         same = setting(kind, before=as_it_is, after=as_it_is)

@@ -42,6 +42,9 @@ def bind(  # noqa: PLR0913 - one parameter for each option
     allow_boot_vga: Annotated[
         bool, typer.Option("--allow-boot-vga", help="Also bind the GPU that shows the boot messages and the console.")
     ] = False,
+    persistent: Annotated[
+        bool, typer.Option("--persistent", help="Bind them at every boot too, before their own drivers are loaded.")
+    ] = False,
     wait: Wait = None,
     stop_services: StopServices = False,
     stop_service: StopService = None,
@@ -57,7 +60,10 @@ def bind(  # noqa: PLR0913 - one parameter for each option
     driver for the function. A device in use is refused, and its holders are listed; no process is ever killed.
     Before the unbind, persistence mode is switched off, and consoles and unbindLock are released. The change succeeds
     if every function is then bound to its VFIO driver and the kernel reports the group as viable; otherwise everything
-    is rolled back."""
+    is rolled back.
+
+    With --persistent, a definition in /etc/vfioctl/devices.d and a udev rule are written after that was verified. They
+    name the device by address, ids and slot path: a boot never binds another one instead. See vfioctl persist."""
     session = opened(ctx)
     with Board() as board:
         plan = BindingApi(session).plan_bind(
@@ -66,6 +72,7 @@ def bind(  # noqa: PLR0913 - one parameter for each option
             driver=driver,
             with_group=with_group,
             allow_boot_vga=allow_boot_vga,
+            persistent=persistent,
             stop_services=units_to_stop(stop_service or (), known=stop_services),
             force_holders=force_holders,
             wait=seconds_in(wait),

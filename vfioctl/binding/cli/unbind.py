@@ -24,6 +24,9 @@ def unbind(  # noqa: PLR0913 - one parameter for each option
     *,
     to: Annotated[str | None, typer.Option(metavar="DRIVER", help="Use this driver, not the previous one.")] = None,
     with_group: WithGroup = False,
+    persistent: Annotated[
+        bool, typer.Option("--persistent", help="Also at the next boots: remove what bind --persistent wrote.")
+    ] = False,
     wait: Wait = None,
     force_holders: ForceHolders = False,
     every: Every = False,
@@ -45,6 +48,7 @@ def unbind(  # noqa: PLR0913 - one parameter for each option
             every=every,
             to=to,
             with_group=with_group,
+            persistent=persistent,
             force_holders=force_holders,
             wait=seconds_in(wait),
             waiting=board.show,

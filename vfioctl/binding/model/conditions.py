@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
 
 from vfioctl.core.frozen import value_class
@@ -45,6 +46,10 @@ class Circumstances:
     """Whether the driver asked for takes only devices that match its aliases in modules.alias."""
     idle_devices_sleep: bool | None = None
     """The inverse of vfio-pci's parameter disable_idle_d3."""
+    at_boot: Mapping[PciAddress, tuple[str, str]] = field(default_factory=dict)
+    """The texts of the definition and the udev rule of functions, empty without a file."""
+    moved: Mapping[PciAddress, tuple[str, str]] = field(default_factory=dict)
+    """The same of addresses at which these functions were before the kernel numbered them anew."""
 
 
 NOTHING_KNOWN = Circumstances()

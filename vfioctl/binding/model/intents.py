@@ -7,16 +7,18 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from vfioctl.binding.model.binding import Binding, binding_in, same_driver
+from vfioctl.binding.model.definition import DEFINITION, RULE
 from vfioctl.console.words import listed
-from vfioctl.core.change import Intent, Plan
+from vfioctl.core.change import Change, Intent, Plan
 from vfioctl.inventory.model.exclusive_intent import TakesDevices
 from vfioctl.inventory.model.scope import FUNCTION
 from vfioctl.inventory.model.values import PciAddress
 
 _SETTINGS = frozenset({"service", "persistence", "console", "framebuffer", "d3cold", "power", "lock"})
 _NOT_BY_ONE = "no single command: the functions of these cards are on VFIO in part"
-_OPTIONS = ("with_group", "allow_boot_vga", "force_holders")
-_MOVING = frozenset({"module", "binding"}) | _SETTINGS
+_OPTIONS = ("with_group", "allow_boot_vga", "force_holders", "persistent")
+_AT_BOOT = frozenset({DEFINITION, RULE})
+_MOVING = frozenset({"module", "binding"}) | _SETTINGS | _AT_BOOT
 
 
 class BindIntent(TakesDevices):
@@ -29,6 +31,7 @@ class BindIntent(TakesDevices):
     driver: str | None = Field(default=None, description="--driver")
     with_group: bool = False
     allow_boot_vga: bool = False
+    persistent: bool = Field(default=False, description="at each boot too")
     stop_services: tuple[str, ...] = Field(default=(), description="units that may be stopped when they hold a device")
 
     def title(self) -> str:
@@ -43,15 +46,22 @@ class BindIntent(TakesDevices):
             and all(change.after == "inactive" for change in services)
             and _loads_what_it_binds(plan)
             and _verifies_its_groups(plan)
+            and (self.persistent or not plan.changes_of(*_AT_BOOT))
         )
 
     def undone_by(self, plan: Plan) -> tuple[str, ...]:
         before = _before(plan)
+        if not before and plan.changes_of(*_AT_BOOT):
+            return (f"vfioctl persist remove {' '.join(self.devices)}",)
         if before and all(binding.on_vfio for binding in before.values()):
             return _bound_again(before, self.devices)
         if any(binding_in(fact).on_vfio for fact in plan.facts_of(FUNCTION)):
             return (_NOT_BY_ONE,)
-        return f"vfioctl unbind {' '.join(self.devices)}", "which restores the values recorded before the first step"
+        more = " --persistent" if plan.changes_of(*_AT_BOOT) else ""
+        return (
+            f"vfioctl unbind {' '.join(self.devices)}{more}",
+            "which restores the values recorded before the first step",
+        )
 
 
 class UnbindIntent(TakesDevices):
@@ -63,6 +73,7 @@ class UnbindIntent(TakesDevices):
     devices: tuple[PciAddress, ...]
     driver: str | None = Field(default=None, description="--to")
     with_group: bool = False
+    persistent: bool = Field(default=False, description="at each boot too")
 
     def title(self) -> str:
         return _title(self, f"to {self.driver}" if self.driver else "")
@@ -70,14 +81,16 @@ class UnbindIntent(TakesDevices):
     def permits(self, plan: Plan) -> bool:
         """Return whether the plan moves only devices among its facts, and stops no service."""
         stops = any("inactive" in (c.after, c.during) for c in plan.changes_of("service"))
-        return _moves_what_it_knows(plan) and not stops
+        forgets = all(self.persistent and not change.after for change in plan.changes_of(*_AT_BOOT))
+        return _moves_what_it_knows(plan) and not stops and forgets
 
     def undone_by(self, plan: Plan) -> tuple[str, ...]:
         before = _before(plan)
+        more = " --persistent" if plan.changes_of(*_AT_BOOT) else ""
         if all(binding.on_vfio for binding in before.values()) and not _left_native(plan, self.devices):
             own = {address.slot for address in self.devices}
             others = {PciAddress(address).slot for address in before} - own
-            return _bound_again(before, self.devices, with_group=bool(others))
+            return tuple(line + more for line in _bound_again(before, self.devices, with_group=bool(others)))
         if all(binding.driver and not binding.on_vfio for binding in before.values()):
             return tuple(f"vfioctl unbind {address} --to {binding.driver}" for address, binding in before.items())
         return (_NOT_BY_ONE,)
@@ -154,9 +167,13 @@ def _moves_what_it_knows(plan: Plan) -> bool:
     known = {fact.subject for fact in plan.facts_of(FUNCTION)}
     return (
         {change.kind for change in plan.changes} <= _MOVING
-        and all(change.subject in known for change in plan.changes)
+        and all(change.subject in known or _forgets(change) for change in plan.changes)
         and begins_at_its_facts(plan)
     )
+
+
+def _forgets(change: Change) -> bool:
+    return change.kind in _AT_BOOT and not change.after
 
 
 def begins_at_its_facts(plan: Plan) -> bool:

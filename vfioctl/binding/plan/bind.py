@@ -8,6 +8,7 @@ from vfioctl.binding.checks import ANSWERS, VIABLE
 from vfioctl.binding.model.binding import KERNEL_CHOICE, Binding, Bindings, binding_of, same_driver
 from vfioctl.binding.model.conditions import NOTHING_KNOWN, Circumstances
 from vfioctl.binding.model.intents import BindIntent, UnbindIntent
+from vfioctl.binding.plan.persistent import bound_at_boot, own_driver_at_boot
 from vfioctl.binding.plan.preconditions import blocking, refuse_bind, refuse_held, refuse_unbind
 from vfioctl.binding.plan.release import idle_services, to_release, warnings
 from vfioctl.binding.resources.driver import binding_change, driver_to_load, module_change, modules_for
@@ -36,7 +37,8 @@ def plan_bind(inventory: Inventory, intent: BindIntent, circumstances: Circumsta
     ]
     viable = CheckRequest(kind=VIABLE, subjects=tuple(map(str, scope.groups)))
     draft = _draft(inventory, intent, scope, goals, notes, settings, viable)
-    return refuse_held(inventory, draft, circumstances, intent.stop_services)
+    draft = refuse_held(inventory, draft, circumstances, intent.stop_services)
+    return bound_at_boot(inventory, draft, goals, circumstances) if intent.persistent else draft
 
 
 def plan_unbind(
@@ -63,7 +65,8 @@ def plan_unbind(
     native = {a for a, goal in goals.items() if goal.driver in ("nvidia", KERNEL_CHOICE)}
     settings = tuple(s for s in settings if s.subject in (native if s.kind == "persistence" else goals))
     answers = CheckRequest(kind=ANSWERS, subjects=tuple(goals))
-    return refuse_held(inventory, _draft(inventory, intent, scope, goals, notes, settings, answers), circumstances)
+    draft = refuse_held(inventory, _draft(inventory, intent, scope, goals, notes, settings, answers), circumstances)
+    return own_driver_at_boot(draft, in_order({*scope.own, *goals}), circumstances, forget=intent.persistent)
 
 
 def _vfio_goal(function: Function, intent: BindIntent, registered: Iterable[str]) -> Binding:

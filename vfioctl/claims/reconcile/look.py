@@ -25,20 +25,22 @@ from vfioctl.vgpu.api import VgpuApi
 if TYPE_CHECKING:
     from vfioctl.claims.ledger.ledger import ClaimLedger
     from vfioctl.claims.model.claim import Stale
-    from vfioctl.inventory.model.functions import Function
+    from vfioctl.inventory.model.functions import Function, Inventory
     from vfioctl.inventory.model.holders import Holder
     from vfioctl.session import Session
     from vfioctl.vgpu.model.vgpu import Vgpu
 
 
 class Look:
-    """One look at the machine."""
+    """One look at the machine. `inventory`: of the whole host, if it has just been read."""
 
-    def __init__(self, session: Session, ledger: ClaimLedger, claims: Sequence[Claim]) -> None:
+    def __init__(
+        self, session: Session, ledger: ClaimLedger, claims: Sequence[Claim], inventory: Inventory | None = None
+    ) -> None:
         self._session, self._ledger, self._claims, self._kernel = session, ledger, claims, session.kernel
         self._devices, self._placement = InventoryApi(session), PlacementApi(session)
         self._processes = self._devices.processes()  # its workers scan meanwhile
-        self._inventory = self._devices.inventory(nvml=False)
+        self._inventory = inventory or self._devices.inventory(nvml=False)
         vgpus = VgpuApi(session)
         existing = vgpus.vgpus()
         self._vgpus = existing.instances

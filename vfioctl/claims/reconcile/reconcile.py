@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vfioctl.claims.lifecycle.lifecycle import Lifecycle
     from vfioctl.core.change import Plan
     from vfioctl.core.events import Cancel, Progress
+    from vfioctl.inventory.model.functions import Inventory
     from vfioctl.session import Session
 
 
@@ -37,12 +38,14 @@ class Reconciling:
     def __init__(self, session: Session, lifecycle: Lifecycle) -> None:
         self._session, self._ledger, self._lifecycle = session, lifecycle.ledger, lifecycle
 
-    def compare(self) -> Reconciled:
-        """Return the differences between the ledger and the machine. Raises StoreDamaged."""
+    def compare(self, inventory: Inventory | None = None) -> Reconciled:
+        """Return the differences between the ledger and the machine. `inventory`: if it has just been read.
+
+        Raises StoreDamaged."""
         from vfioctl.claims.reconcile.look import Look
 
         claims = self._ledger.claims()
-        seen = Look(self._session, self._ledger, claims).seen()
+        seen = Look(self._session, self._ledger, claims, inventory).seen()
         return Reconciled(compare(claims, seen), seen.unknown)
 
     def fix(
