@@ -16,7 +16,7 @@ from vfioctl import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 DIST = ROOT / "dist"
-DATA = ("udev/*.rules", "systemd/*.service", "libvirt-templates/*.xml")
+DATA = ("udev/*.rules", "udev/vfioctl-early", "systemd/*.service", "libvirt-templates/*.xml")
 _DATA = f"vfioctl-{__version__}.data/data"
 _VERSION = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+(?:(?:a|b|rc)[0-9]+)?", re.ASCII)
 _SECTION = re.compile(r"^## \[(?P<name>[^\]]+)\](?: - (?P<date>\S+))?$", re.MULTILINE)

@@ -1,0 +1,1 @@
+"""What a boot restores: devices on VFIO, VFs and vGPUs, whoever has defined it."""

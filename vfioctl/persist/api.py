@@ -1,0 +1,296 @@
+"""The use cases of persistence: list, restore, remove, import. May not write to the host but through plans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+from vfioctl.binding.api import BindingApi
+from vfioctl.errors import BadDocument, BadSpec, DeviceMissing, HostError, UnknownDevice, VfioctlError
+from vfioctl.inventory.api import InventoryApi
+from vfioctl.persist.model.persistent import Owner, Persistent, State
+from vfioctl.vgpu.api import VgpuApi
+
+if TYPE_CHECKING:
+    from vfioctl.core.change import Change, Draft, Intent, Plan
+    from vfioctl.core.events import Cancel, Progress
+    from vfioctl.core.restoring import Restored
+    from vfioctl.inventory.model.functions import Inventory
+    from vfioctl.inventory.model.values import PciAddress
+    from vfioctl.persist.model.installed import InstallIntent, UninstallIntent
+    from vfioctl.persist.model.intents import ImportIntent
+    from vfioctl.session import Session
+
+
+class PersistApi:
+    """What a boot of one host restores."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._kernel = session, session.kernel
+
+    @cached_property
+    def _binding(self) -> BindingApi:
+        return BindingApi(self._session)
+
+    @cached_property
+    def _vgpu(self) -> VgpuApi:
+        return VgpuApi(self._session)
+
+    def switched_off(self) -> str:
+        """Return the file or kernel argument that keeps vfioctl from restoring anything; empty if there is none."""
+        from vfioctl.persist.probe.foreign import switched_off
+
+        return switched_off(self._kernel)
+
+    def persistent(self, inventory: Inventory | None = None) -> tuple[Persistent, ...]:
+        """Return what a boot restores, and whether it is there now: first what vfioctl restores. `inventory`: of the
+        whole host, if it has just been read."""
+        from vfioctl.persist.plan import listing
+        from vfioctl.persist.probe import foreign
+
+        inventory = inventory or InventoryApi(self._session).inventory()
+        definitions, damaged = self._binding.definitions()
+        vgpus = self._of_vgpus()
+        overrides = foreign.driverctl_overrides(self._kernel)
+        files = {address: foreign.driverctl_file(self._kernel, address) for address in overrides}
+        return (
+            *listing.devices(definitions, damaged, inventory),
+            *vgpus,
+            *listing.overridden(overrides, files, inventory),
+            *foreign.mdevctl_starts(self._kernel, {entry.file for entry in vgpus}),
+            *(listing.by_ids(*given, inventory) for given in foreign.given_ids(self._kernel)),
+        )
+
+    def _of_vgpus(self) -> list[Persistent]:
+        wanted, damaged = self._vgpu.definitions()
+        entries = []
+        for file, intent in wanted.items():
+            name = file.rpartition("/")[2].removesuffix(".json")
+            state, why = State.READY, ""
+            try:
+                plan = self._vgpu.plan_persistent(file)
+                if plan is not None and not plan.nothing_to_do:
+                    state = State.ABSENT
+            except VfioctlError as error:
+                state, why = State.FAILED, error.message
+            goal = intent.title().removeprefix(f"{intent.verb} ").replace(" --persistent", "")
+            entries.append(Persistent(name=name, goal=goal, owner=Owner.VFIOCTL, state=state, file=file, why=why))
+        for file, why in damaged.items():
+            name = file.rpartition("/")[2].removesuffix(".json")
+            entries.append(
+                Persistent(name=name, goal="unknown", owner=Owner.VFIOCTL, state=State.FAILED, file=file, why=why)
+            )
+        return entries
+
+    def plan_remove(self, names: Sequence[str]) -> Plan:
+        """Plan removing the definitions of devices, PFs or vGPUs, so that the next boot does not restore them.
+
+        Raises UnknownDevice for a name that vfioctl restores nothing for."""
+        from vfioctl.persist.model.intents import ForgetIntent
+
+        return self.replan(ForgetIntent(names=tuple(dict.fromkeys(map(self._whole_name, names)))))
+
+    def _whole_name(self, word: str) -> str:
+        from vfioctl.inventory.model.values import PciAddress
+
+        if ":" not in word:
+            return word.lower()
+        return PciAddress(word)
+
+    def plan_import(self, names: Sequence[str] = ()) -> Plan:
+        """Plan taking over devices that driverctl, or ids of vfio-pci, bind to VFIO at boot; all of them without names.
+
+        Raises HostError for one that is not on VFIO now, UnknownDevice for one that nobody binds at boot."""
+        from vfioctl.persist.model.intents import ImportIntent
+
+        inventory = InventoryApi(self._session)
+        known = list(self._bound_by_others())
+        wanted = inventory.find(names) if names else known
+        if others := [name for name in wanted if name not in known]:
+            raise UnknownDevice(
+                f"neither driverctl nor ids of vfio-pci bind {', '.join(others)} at boot",
+                hint="vfioctl persist list shows what does",
+            )
+        if not wanted:
+            raise UnknownDevice("neither driverctl nor ids of vfio-pci bind a device to VFIO at boot")
+        return self.replan(ImportIntent(names=tuple(map(str, wanted))))
+
+    def _bound_by_others(self) -> Mapping[PciAddress, str]:
+        """Return the devices of this host that another program binds to VFIO at boot."""
+        from vfioctl.inventory.model.functions import is_vfio_driver
+        from vfioctl.persist.plan.listing import taken_by
+        from vfioctl.persist.probe.foreign import driverctl_overrides, given_ids
+
+        inventory = InventoryApi(self._session).inventory()
+        overrides = driverctl_overrides(self._kernel)
+        found = {f.address: "driverctl" for f in inventory.functions if is_vfio_driver(overrides.get(f.address, ""))}
+        for owner, _, ids in given_ids(self._kernel):
+            found |= {function.address: owner for function in taken_by(ids, inventory)}
+        return found
+
+    def replan(self, intent: Intent) -> Plan:
+        """Plan an intent on the host as it is now. Raises what `plan_remove` and `plan_import` raise."""
+        from vfioctl.persist.model.installed import InstallIntent, UninstallIntent
+        from vfioctl.persist.model.intents import ForgetIntent, ImportIntent
+
+        if isinstance(intent, ForgetIntent):
+            from vfioctl.persist.plan.change import plan_forget
+
+            return self._session.plan(plan_forget(intent, self._forgotten(intent.names)))
+        if isinstance(intent, ImportIntent):
+            return self._session.plan(self._imported(intent))
+        if isinstance(intent, InstallIntent | UninstallIntent):
+            return self._session.plan(self._installed(intent))
+        raise BadSpec(f"{intent.title()}: this plan cannot be saved and applied later")
+
+    def _forgotten(self, names: Sequence[str]) -> list[Change]:
+        from vfioctl.binding.model.definition import persistent_changes
+        from vfioctl.core.change import Change
+        from vfioctl.inventory.model.values import PciAddress
+        from vfioctl.kernel.protocol import PCI_ADDRESS
+        from vfioctl.vgpu.model.kinds import DEFINITION
+
+        wanted, damaged = self._vgpu.definitions()
+        files = {file.rpartition("/")[2].removesuffix(".json"): file for file in (*wanted, *damaged)}
+        changes: list[Change] = []
+        for name in names:
+            before = len(changes)
+            if PCI_ADDRESS.fullmatch(name):
+                address = PciAddress(name)
+                changes += persistent_changes(address, self._binding.at_boot([address])[address], None)
+            if file := files.get(name):
+                text = self._kernel.read(file)
+                changes.append(Change(kind=DEFINITION, name=file, subject=name, before=text, after=""))
+            if len(changes) == before:
+                raise UnknownDevice(
+                    f"vfioctl restores nothing for {name[:60]} at boot",
+                    hint="vfioctl persist list shows what it restores",
+                )
+        return changes
+
+    def _imported(self, intent: ImportIntent) -> Draft:
+        from vfioctl.inventory.model.values import PciAddress
+        from vfioctl.persist.plan.change import plan_import
+        from vfioctl.persist.probe.foreign import driverctl_file, driverctl_overrides
+
+        inventory = InventoryApi(self._session).inventory()
+        names = [PciAddress(name) for name in intent.names]
+        InventoryApi(self._session).chosen(inventory, names)
+        overrides = driverctl_overrides(self._kernel)
+        files = {n: (driverctl_file(self._kernel, n), overrides[n]) for n in intent.names if n in overrides}
+        return plan_import(inventory, intent, self._binding.at_boot(names), files)
+
+    def plan_install(self) -> Plan:
+        """Plan installing what restores devices at boot: a rule, units, a script. Raises MissingLibrary."""
+        from vfioctl.persist.model.installed import InstallIntent
+
+        return self.replan(InstallIntent())
+
+    def plan_uninstall(self) -> Plan:
+        """Plan removing what `plan_install` installs."""
+        from vfioctl.persist.model.installed import UninstallIntent
+
+        return self.replan(UninstallIntent())
+
+    def not_installed(self) -> tuple[str, ...]:
+        """Return the paths of what `plan_install` would write. Raises KernelRefused, MissingLibrary."""
+        from vfioctl.persist.model.installed import changes_of
+        from vfioctl.persist.packaged import packaged
+        from vfioctl.persist.probe.installed import installed
+
+        return tuple(change.name for change in changes_of(installed(self._kernel), packaged()))
+
+    def _installed(self, intent: InstallIntent | UninstallIntent) -> Draft:
+        from vfioctl.core.change import Draft
+        from vfioctl.persist.model.installed import InstallIntent, changes_of
+        from vfioctl.persist.packaged import packaged
+        from vfioctl.persist.probe.installed import installed
+
+        wanted = packaged() if isinstance(intent, InstallIntent) else {}
+        changes = tuple(changes_of(installed(self._kernel), wanted))
+        left = () if wanted else ("what is persistent stays in /etc/vfioctl and /etc/udev: vfioctl persist list",)
+        notes = ("systemd reads units at the next boot, or after systemctl daemon-reload", *left) if changes else left
+        return Draft(intent=intent, changes=changes, notes=notes)
+
+    def plan_restore(self, file: str) -> Plan | None:
+        """Plan what one definition defines; None if it is there already.
+
+        Raises BadDocument for a damaged file, DeviceMissing for a device that is not there or ambiguous, and what
+        `BindingApi.plan_bind` and `VgpuApi.plan_persistent` raise."""
+        from vfioctl.binding.model.definition import locate_all
+        from vfioctl.kernel.host_paths import DEVICES
+        from vfioctl.persist.plan.listing import beside
+
+        if not file.startswith(f"{DEVICES}/"):
+            return self._vgpu.plan_persistent(file)
+        definitions, damaged = self._binding.definitions()
+        if file in damaged:
+            raise BadDocument(f"it cannot be used: {damaged[file]}", hint="repair it, or remove it")
+        if file not in definitions:  # removed meanwhile
+            return None
+        inventory = InventoryApi(self._session).inventory()
+        places = locate_all(definitions, inventory)
+        if places[file].address is None:
+            raise DeviceMissing(
+                f"{definitions[file].address}: {places[file].why}",
+                hint="nothing is bound in its place. vfioctl persist remove, if it is gone for good",
+            )
+        together = beside(file, places, inventory)
+        drivers = {definitions[other].driver for other in together}
+        plan = self._binding.plan_bind(
+            [address for other in together if (address := places[other].address)],
+            driver=drivers.pop() if len(drivers) == 1 else None,
+            allow_boot_vga=any(definitions[other].boot_display for other in together),
+        )
+        return None if plan.nothing_to_do else plan
+
+    def restore(
+        self,
+        *,
+        wait: float = 0.0,
+        progress: Progress | None = None,
+        cancel: Cancel | None = None,
+        dry_run: bool = False,
+    ) -> Restored:
+        """First recovers a change that a reboot interrupted; then restores VFs, devices and vGPUs, each even if others
+        fail, and the claims that a reboot ended. `wait`: seconds to retry failures: a driver may not be loaded yet.
+
+        Raises HostError if restoring is switched off."""
+        from vfioctl.core.restoring import restore
+
+        if why := self.switched_off():
+            raise HostError(f"restoring is switched off: {why}", hint="remove that, and run it again")
+        devices, damaged = self._binding.definitions()
+        vgpus = self._vgpu.persistent()
+        vfs = [file for file in vgpus if self._is_of_vfs(file)]
+        files = tuple(dict.fromkeys((*vfs, *devices, *damaged, *vgpus)))
+        if dry_run:
+            return restore(files, self.plan_restore, None, {}, wait=wait)
+        interrupted: dict[str, VfioctlError] = {}
+        try:
+            self._session.engine.recover(forward=False, of_this_boot=False)
+        except VfioctlError as error:
+            interrupted["recover"] = error
+        apply = partial(self._session.apply, progress=progress, cancel=cancel)
+        restored = restore(files, self.plan_restore, apply, interrupted, wait=wait, cancel=cancel)
+        return replace(restored, failures={**restored.failures, **self._restore_claims(progress, cancel)})
+
+    def _restore_claims(self, progress: Progress | None, cancel: Cancel | None) -> Mapping[str, VfioctlError]:
+        """Bind again what claims had bound before a reboot, and create their vGPUs; return what failed, by claim."""
+        from vfioctl.claims.api import ClaimsApi
+        from vfioctl.claims.model.difference import DifferenceKind, Fix
+
+        if not self._session.has_ledger:
+            return {}
+        reconciling = ClaimsApi(self._session).reconciling
+        wanted = (DifferenceKind.REBOOTED, Fix.RESTORE)
+        ended = [d for d in reconciling.compare().differences if (d.kind, d.fix) == wanted]
+        fixed = reconciling.fix(ended, progress=progress, cancel=cancel)
+        return {f"claim {repair.difference.claim}": repair.error for repair in fixed if repair.error}
+
+    def _is_of_vfs(self, file: str) -> bool:
+        from vfioctl.vgpu.model.intents import SetVfsIntent
+
+        return isinstance(self._vgpu.definitions()[0].get(file), SetVfsIntent)

@@ -1,0 +1,68 @@
+"""Reads what other programs restore at boot: driverctl, mdevctl, and ids that vfio-pci is given. Reads only.
+
+A damaged file costs only itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+
+from vfioctl.kernel.host_paths import DEFINITIONS
+from vfioctl.kernel.lenient import names_in, text_of
+from vfioctl.kernel.protocol import PCI_ADDRESS, FileReader
+from vfioctl.persist.model.persistent import Owner, Persistent, State
+
+DRIVERCTL = "/etc/driverctl.d"
+COMMAND_LINE, MODPROBE = "/proc/cmdline", "/etc/modprobe.d"
+DISABLED, ARGUMENT = "/etc/vfioctl/disabled", "vfioctl.disable"
+_DRIVER = re.compile("[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
+_IDS = re.compile(r"\bvfio[-_]pci[.]ids=(\S{1,4000})", re.ASCII)
+_MODULE = (["vfio-pci"], ["vfio_pci"])
+_AUTO = re.compile(r'"start"\s*:\s*"auto"')
+
+
+def driverctl_overrides(kernel: FileReader) -> Mapping[str, str]:
+    """Return the driver that driverctl gives each PCI function at boot, by address."""
+    found = {}
+    for name in names_in(kernel, DRIVERCTL):
+        address = name.removeprefix("pci-")  # driverctl names files `pci-ADDRESS` or `ADDRESS`
+        driver = text_of(kernel, f"{DRIVERCTL}/{name}").strip()
+        if PCI_ADDRESS.fullmatch(address) and _DRIVER.fullmatch(driver):
+            found[address] = driver
+    return found
+
+
+def driverctl_file(kernel: FileReader, address: str) -> str:
+    """Return the path of driverctl's file for a function."""
+    names = names_in(kernel, DRIVERCTL)
+    return f"{DRIVERCTL}/{next((n for n in names if n.removeprefix('pci-') == address), address)}"
+
+
+def switched_off(kernel: FileReader) -> str:
+    """Return the file or kernel argument that keeps vfioctl from restoring anything; empty if there is none."""
+    words = text_of(kernel, COMMAND_LINE).split()
+    if any(word.partition("=")[0] == ARGUMENT for word in words):
+        return f"{ARGUMENT} on the kernel command line"
+    return DISABLED if kernel.has(DISABLED) else ""
+
+
+def given_ids(kernel: FileReader) -> Iterator[tuple[Owner, str, str]]:
+    """Yield each list of ids that vfio-pci takes at boot, with who gives it, and in which file."""
+    for ids in _IDS.findall(text_of(kernel, COMMAND_LINE)):
+        yield Owner.COMMAND_LINE, COMMAND_LINE, ids
+    for name in names_in(kernel, MODPROBE):
+        if name.endswith(".conf"):
+            lines = map(str.split, text_of(kernel, f"{MODPROBE}/{name}").splitlines())
+            options = (words[2:] for words in lines if words[:1] == ["options"] and words[1:2] in _MODULE)
+            for word in (word for words in options for word in words if word.startswith("ids=")):
+                yield Owner.MODPROBE, f"{MODPROBE}/{name}", word.removeprefix("ids=")
+
+
+def mdevctl_starts(kernel: FileReader, own: Collection[str]) -> Iterator[Persistent]:
+    """Yield each mediated device that mdevctl creates at boot, but for the files in `own`."""
+    for parent in names_in(kernel, DEFINITIONS):
+        for uuid in names_in(kernel, f"{DEFINITIONS}/{parent}"):
+            path = f"{DEFINITIONS}/{parent}/{uuid}"
+            if parent != "scripts.d" and path not in own and _AUTO.search(text_of(kernel, path)):
+                goal = f"vGPU on {parent}"
+                yield Persistent(name=uuid, goal=goal, owner=Owner.MDEVCTL, state=State.FOREIGN, file=path)
