@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from vfioctl.containers.api import ContainersApi
     from vfioctl.core.change import JournalEntry, Outcome, Plan, Repair
     from vfioctl.core.events import Cancel, Progress
+    from vfioctl.doctor.api import DoctorApi
     from vfioctl.domain.api import DomainApi
     from vfioctl.inventory.api import InventoryApi
     from vfioctl.inventory.model.functions import Inventory
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from vfioctl.overview.api import OverviewApi
     from vfioctl.overview.model.event import HostEvent, Stop
     from vfioctl.overview.model.overview import Overview, Part
+    from vfioctl.persist.api import PersistApi
     from vfioctl.placement.api import PlacementApi
     from vfioctl.vgpu.api import VgpuApi
 
@@ -115,6 +117,20 @@ class Host:
         from vfioctl.domain.api import DomainApi
 
         return DomainApi(self.session)
+
+    @cached_property
+    def persist(self) -> PersistApi:
+        """What each boot restores."""
+        from vfioctl.persist.api import PersistApi
+
+        return PersistApi(self.session)
+
+    @cached_property
+    def doctor(self) -> DoctorApi:
+        """Check what stops or harms passthrough."""
+        from vfioctl.doctor.api import DoctorApi
+
+        return DoctorApi(self.session)
 
     @cached_property
     def _overviews(self) -> OverviewApi:

@@ -121,6 +121,27 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
         settings="vfioctl.domain.model.libvirt:DomainSettings",
     ),
     Subsystem(
+        name="persist",
+        cli="vfioctl.persist.cli",
+        commands={
+            "persist": Command(CHANGE, "List, restore and remove what each boot restores."),
+            "install": Command(CHANGE, "Install what restores persistent devices at boot."),
+            "uninstall": Command(CHANGE, "Remove what install has put in place."),
+        },
+        api="vfioctl.persist.api:PersistApi",
+        parts="vfioctl.persist.parts:PARTS",
+    ),
+    Subsystem(
+        name="doctor",
+        cli="vfioctl.doctor.cli",
+        commands={
+            "doctor": Command(
+                LOOK, "Check what stops or harms passthrough on this host, and name a remedy for each problem."
+            )
+        },
+        api="vfioctl.doctor.api:DoctorApi",
+    ),
+    Subsystem(
         name="overview",
         cli="vfioctl.overview.cli",
         commands={"watch": Command(LOOK, "Show the host's devices, and what happens to them, until interrupted.")},

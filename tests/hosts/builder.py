@@ -25,6 +25,15 @@ WITH_VF_BARS, WITH_WINDOWS = 13, 17
 """How many lines `resource` has: BARs, ROM, BARs of VFs; on a bridge also windows (linux/pci.h, CONFIG_PCI_IOV)."""
 DRAWN_TO_GPU = {1: "0403", 2: "0c03", 3: "0c80"}
 """Functions of a GPU that get a device link to its function 0 (quirk_gpu_hda, _usb, _usb_typec_ucsi)."""
+REMAPPING = ("dmar", "ivhd")
+"""The IOMMUs that remap interrupts, by the beginnings of their names."""
+REMAPPED = {"/sys/kernel/irq/0/chip_name": "IR-IO-APIC", "/sys/kernel/irq/24/chip_name": "IR-PCI-MSI"}
+PARAMETERS: Mapping[str, Mapping[str, str]] = {
+    "vfio": {"enable_unsafe_noiommu_mode": "N"},
+    "vfio_iommu_type1": {"allow_unsafe_interrupts": "N", "dma_entry_limit": "65535"},
+}
+"""The parameters of modules that a host shows while they are loaded."""
+
 ESCAPES = {"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\0": "\\x00"}
 VFIO_MAJOR, VFIO_CDEV_MAJOR = 243, 511
 
@@ -276,7 +285,14 @@ class HostBuilder:
         self.link(f"{path}/subsystem", "/sys/class/iommu")
         for key, text in facts.items():
             self.file(f"{path}/{key}", text)
+        if name.startswith(REMAPPING):
+            self._remap_interrupts()
         return path
+
+    def _remap_interrupts(self) -> None:
+        for path, chip in REMAPPED.items():
+            if (path, "") not in self._facts:
+                self.file(path, chip)
 
     def modules(self, loaded: Sequence[str], available: Sequence[str]) -> None:
         """Which modules are there, and which of them are loaded, with what they need; built-in ones always are."""
@@ -298,6 +314,8 @@ class HostBuilder:
         if not module.built_in:
             self.file(f"{home}/initstate", "live")
             self.file(f"{home}/refcnt", str(users))
+        for parameter, text in PARAMETERS.get(name, {}).items():
+            self.file(f"{home}/parameters/{parameter}", text)
         for driver in module.drivers:
             self.link(f"{home}/drivers/pci:{driver}", f"{PCI}/drivers/{driver}")
             self.link(f"{PCI}/drivers/{driver}/module", home)

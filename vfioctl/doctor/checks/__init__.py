@@ -1,0 +1,1 @@
+"""The checks: pure functions of the facts, and their table. May not do input or output."""

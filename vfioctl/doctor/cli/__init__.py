@@ -1,0 +1,1 @@
+"""The command `doctor`. May not add behaviour to the api."""

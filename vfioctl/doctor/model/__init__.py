@@ -1,0 +1,1 @@
+"""Frozen values of the checks. May not do input or output."""

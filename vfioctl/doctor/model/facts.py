@@ -1,0 +1,165 @@
+"""What the checks judge: the inventory and a few files of the host, read beforehand. May not do input or output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from typing import NamedTuple
+
+from vfioctl.doctor.model.result import Finding, unknown
+from vfioctl.inventory.model.functions import Function, Inventory
+from vfioctl.inventory.model.machine import Processor
+from vfioctl.inventory.model.values import PciAddress
+from vfioctl.persist.model.persistent import Persistent
+
+
+class FileText(NamedTuple):
+    """A file as it was read. Both are empty for a file that does not exist."""
+
+    path: str
+    text: str | None = None
+    refused: str = ""
+    """The name of the errno, for a file that exists and could not be read."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return tuple((self.text or "").split())
+
+    @property
+    def shown(self) -> str:
+        """The path and the beginning of the value, for evidence."""
+        return f"{self.path}: {(self.text or '').strip()[:60] or 'empty'}"
+
+    def not_told(self) -> Finding:
+        """Return the finding for a file that could not be read."""
+        as_root = "run it as root" if self.refused in ("EACCES", "EPERM") else ""
+        return unknown(f"{self.path}: {self.refused}", "It could not be told: the file cannot be read.", as_root)
+
+
+class ModuleState(StrEnum):
+    """Where a module of the running kernel is."""
+
+    LOADED = "loaded"
+    BUILT_IN = "built in"
+    AVAILABLE = "not loaded, and available"
+    MISSING = "missing"
+    UNKNOWN = "unknown"
+    """There is no list of modules of the running kernel."""
+
+
+class Pages(NamedTuple):
+    """The hugepages of one size on one NUMA node."""
+
+    node: int
+    size: int
+    """in bytes"""
+    total: int
+    free: int
+
+
+class Framebuffer(NamedTuple):
+    """A platform device that a driver of firmware framebuffers has, such as efi-framebuffer.0."""
+
+    driver: str
+    device: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """One host at one moment. Facts of files that do not exist are empty."""
+
+    inventory: Inventory
+    devices: tuple[Function, ...]
+    """the functions to judge: GPUs with their companions, or those that were asked for with theirs"""
+    asked: bool = False
+    """whether single functions were asked for"""
+    processor: Processor = field(default_factory=lambda: Processor(arch="x86_64"))
+    release: str = ""
+    """of the running kernel"""
+    command_line: FileText = field(default_factory=lambda: FileText("/proc/cmdline"))
+    acpi_tables: tuple[str, ...] = ()
+    irq_chips: tuple[str, ...] = ()
+    """names of interrupt controllers, such as IR-PCI-MSI"""
+    ecaps: tuple[FileText, ...] = ()
+    """extended capabilities of VT-d units, in hexadecimal digits"""
+    vfio_pci: ModuleState = ModuleState.UNKNOWN
+    unsafe_interrupts: FileText = field(
+        default_factory=lambda: FileText("/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts")
+    )
+    noiommu: FileText = field(
+        default_factory=lambda: FileText("/sys/module/vfio/parameters/enable_unsafe_noiommu_mode")
+    )
+    dma_entries: FileText = field(
+        default_factory=lambda: FileText("/sys/module/vfio_iommu_type1/parameters/dma_entry_limit")
+    )
+    nodes: Mapping[str, int | None] = field(default_factory=dict)
+    """the device nodes that exist, of /dev/vfio/vfio and /dev/iommu, with their permission bits if known"""
+    has_dev: bool = True
+    """whether the host has a /dev at all, which a captured directory may lack"""
+    modprobe: tuple[FileText, ...] = ()
+    """the files of modprobe.d that name vfio"""
+    framebuffers: tuple[Framebuffer, ...] = ()
+    unassigned: Mapping[PciAddress, tuple[int, ...]] = field(default_factory=dict)
+    """numbers of the BARs of GPUs that have no address"""
+    memory_bytes: int | None = None
+    hugepages: tuple[Pages, ...] = ()
+    isolated: FileText = field(default_factory=lambda: FileText("/sys/devices/system/cpu/isolated"))
+    lockdown: FileText = field(default_factory=lambda: FileText("/sys/kernel/security/lockdown"))
+    secure_boot: FileText = field(default_factory=lambda: FileText("/sys/firmware/efi/efivars/SecureBoot"))
+    units: Mapping[str, str] = field(default_factory=dict)
+    """states of systemd's units that were asked for; none without systemd"""
+    unfinished: tuple[bool, ...] = ()
+    """for each change that has begun and not ended: whether a process is still making it"""
+    ledger_problem: str = ""
+    """why the ledger cannot be read"""
+    claims: int = 0
+    differences: int = 0
+    """between the ledger's claims and the machine"""
+    compare_problem: str = ""
+    """why the claims could not be compared, or not all of them"""
+    persistent: tuple[Persistent, ...] = ()
+    """what a boot restores, by whoever"""
+    switched_off: str = ""
+    """the file or kernel argument that keeps vfioctl from restoring anything"""
+    not_installed: tuple[str, ...] = ()
+    """the files for the boot that are missing, or of another release"""
+    persist_problem: str = ""
+    """why what a boot restores is not known"""
+    udev_rules: tuple[FileText, ...] = ()
+    """the installed files of vfioctl's rules, those that take precedence first"""
+    packaged_rules: FileText = field(default_factory=lambda: FileText("60-vfioctl.rules"))
+    has_udev: bool = False
+
+    @cached_property
+    def gpus(self) -> tuple[Function, ...]:
+        """The GPUs to judge, VFs too."""
+        return tuple(function for function in self.devices if function.is_gpu)
+
+    @cached_property
+    def cards(self) -> tuple[Function, ...]:
+        """The GPUs to judge, without VFs."""
+        return tuple(gpu for gpu in self.gpus if not gpu.is_vf)
+
+    @cached_property
+    def by_bus(self) -> Mapping[str, tuple[Function, ...]]:
+        """The functions of each bus, such as 0000:41, without bridges and VFs."""
+        buses: dict[str, list[Function]] = {}
+        for function in self.inventory.functions:
+            if not function.is_bridge and not function.is_vf:
+                buses.setdefault(function.address.rpartition(":")[0], []).append(function)
+        return {bus: tuple(functions) for bus, functions in buses.items()}
+
+    @cached_property
+    def by_model(self) -> Mapping[tuple[str, str], tuple[Function, ...]]:
+        """The functions of each model, by the ids of vendor and device, without bridges."""
+        models: dict[tuple[str, str], list[Function]] = {}
+        for function in self.inventory.functions:
+            if not function.is_bridge:
+                models.setdefault((function.vendor_id, function.device_id), []).append(function)
+        return {model: tuple(functions) for model, functions in models.items()}
+
+    @property
+    def vfio_is_loaded(self) -> bool:
+        return self.vfio_pci is ModuleState.LOADED or any(function.on_vfio for function in self.devices)

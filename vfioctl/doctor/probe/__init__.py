@@ -1,0 +1,1 @@
+"""Reads what the checks judge. May not write to the host."""
