@@ -18,7 +18,7 @@ SEED ?= 1
 
 # The one list of Debian packages: the environment with libvirt's binding, the tools that some tests ask, the lab.
 PACKAGES := python3-venv python3-dev gcc pkg-config libvirt-dev libvirt-clients libvirt-daemon libxml2-utils \
-	pciutils udev kmod driverctl e2fsprogs iproute2 tmux \
+	pciutils udev systemd kmod driverctl e2fsprogs iproute2 tmux \
 	qemu-system-x86 qemu-utils qemu-guest-agent linux-image-amd64 linux-headers-amd64 linux-source-6.1 make mdevctl \
 	squashfs-tools busybox-static cpio podman crun runc containerd
 BENCH_PACKAGES := pciutils driverctl dpdk mdevctl psmisc util-linux kmod virtinst linux-image-amd64 \
@@ -42,7 +42,7 @@ print(*parts[sys.argv[1]], sep="\n")
 endef
 export REQUIREMENTS
 
-.PHONY: help run test system style check unit coverage mutants lab bench documents docs release-check lock clean
+.PHONY: help run test system style check unit coverage mutants lab boots bench documents docs release-check lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,7 +63,7 @@ test: ## everything: Debian packages (as root), checks, unit tests, the lab
 	@$(MAKE) style
 	@$(MAKE) unit
 	@$(MAKE) lab
-	@for part in unit lab; do grep -hE '[0-9]+ passed' $(RESULTS)/$$part.txt | sed "s/^/$$(printf '%-4s' $$part) /"; done
+	@for part in unit lab boots; do grep -hE '[0-9]+ passed' $(RESULTS)/$$part.txt | sed "s/^/$$(printf '%-5s' $$part) /"; done
 
 system: ## the Debian packages that the tests need: installs them as root, says the one line otherwise
 	@command -v dpkg-query > /dev/null || { echo "not Debian: see to the like of $(PACKAGES)" >&2; exit 0; }; \
@@ -107,13 +107,19 @@ lab: $(VENV)/with-libvirt ## only the tests on a real kernel, in an emulated mac
 	@mkdir -p $(RESULTS)
 	$(BIN)/python tests/lab/boot.py 2>&1 | tee $(RESULTS)/lab.txt
 	@grep -qE '[0-9]+ passed' $(RESULTS)/lab.txt || { echo "lab: no test ran" >&2; exit 1; }
+	@$(MAKE) boots
+
+boots: $(VENV)/with-libvirt ## only the tests of what happens at boot, in emulated machines with systemd
+	@mkdir -p $(RESULTS)
+	$(BIN)/pytest tests/lab/boots 2>&1 | tee $(RESULTS)/boots.txt
+	@grep -qE '[0-9]+ passed' $(RESULTS)/boots.txt || { echo "boots: no test ran" >&2; exit 1; }
 
 bench: $(VENV)/with-libvirt ## the benchmarks against lspci, driverctl, dpdk-devbind, fuser, mdevctl and virt-install
 	@$(MAKE) system PACKAGES="$(BENCH_PACKAGES)"
 	@mkdir -p .lab
 	@$(MAKE) $(VENV)/bench/made
 	export PATH=/usr/sbin:/usr/bin:/sbin:/bin; missed=0; \
-	for part in inventory completion holders device vgpu claims placement domain tui; do \
+	for part in inventory completion holders device vgpu claims placement domain doctor tui boot; do \
 		$(VENV)/bench/bin/python -m bench.$$part --json .lab/bench-$$part.json || missed=$$?; \
 	done; \
 	$(BIN)/python tests/lab/boot.py -o .lab/bench -- -s tests/lab/inside/measure_bind.py tests/lab/inside/measure_vgpu.py; exit $$missed

@@ -19,7 +19,7 @@ from tests.lab.inside.topology import Topology
 
 REPO = Path(package.__file__).parents[1]
 COMMAND = Path(sys.executable).with_name("vfioctl")
-UNIT = REPO / "systemd/vfioctl-vgpu.service"
+UNIT = REPO / "systemd/vfioctl-restore.service"
 STATE, RUNTIME, DEFINITIONS = Path("/var/lib/vfioctl"), Path("/run/vfioctl"), Path("/etc/vfioctl")
 CONFINED = """
 set -e

@@ -1,0 +1,57 @@
+"""`vfioctl doctor` on a real kernel: all well with a persistent card, and with what a kernel argument takes away."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.boots.test_persistent import CARD, FIRST, RESTORED, TWIN
+from tests.lab.outside.systemd_machine import SystemdMachine
+
+DOCTOR = f"{RESTORED}\nvfioctl doctor --json\n"
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> SystemdMachine:
+    made = SystemdMachine(tmp_path_factory.mktemp("doctor") / "machine")
+    assert made.boot((*CARD, *TWIN), FIRST, keep=True).status == 0
+    return made
+
+
+def examined(machine: SystemdMachine, *arguments: str) -> dict[str, Any]:
+    """The first result of each check; a problem before what is well."""
+    boot = machine.boot((*CARD, *TWIN), DOCTOR, arguments=arguments)
+    assert boot.status in (0, 1, 2), boot
+    first: dict[str, Any] = {}
+    for result in json.loads(boot.output)["results"]:
+        first.setdefault(result["check"], result)
+    return first
+
+
+def test_of_a_host_as_it_should_be(machine: SystemdMachine) -> None:
+    results = examined(machine)
+    well = (
+        "iommu",
+        "interrupt-remapping",
+        "iommu-group",
+        "vfio-pci",
+        "marks",
+        "persistent",
+        "boot-files",
+        "unfinished",
+    )
+    assert {name: results[name]["status"] for name in well} == dict.fromkeys(well, "pass"), results
+
+
+def test_without_an_iommu(machine: SystemdMachine) -> None:
+    results = examined(machine, "intel_iommu=off")
+    assert (results["iommu"]["status"], results["persistent"]["status"]) == ("fail", "fail"), results
+    assert "remove intel_iommu=off" in results["iommu"]["remedy"]
+
+
+def test_without_interrupt_remapping_and_locked_down(machine: SystemdMachine) -> None:
+    results = examined(machine, "intremap=off", "lockdown=integrity")
+    assert results["interrupt-remapping"]["status"] == "fail", results
+    assert results["unsigned-modules"]["status"] in ("note", "fail"), results
+    assert Path(results["unsigned-modules"]["evidence"].partition(":")[0]).name == "lockdown"
