@@ -12,6 +12,7 @@ from vfioctl.binding.model.rom import Rom
 from vfioctl.claims.model.difference import Difference
 from vfioctl.containers.kata.check import Finding
 from vfioctl.core.change import JournalEntry, Outcome, Plan, Repair
+from vfioctl.persist.model.persistent import Persistent
 from vfioctl.placement.model.placement import PlacementDocument
 from vfioctl.placement.model.settings import ClaimSettings
 
@@ -237,6 +238,12 @@ class VgpuRestore(TypedDict):
     """By the file of what is persistent."""
 
 
+class PersistList(TypedDict):
+    persistent: list[Persistent]
+    switched_off: str
+    """The file or kernel argument that keeps vfioctl from restoring anything; empty if there is none."""
+
+
 class Outcomes(TypedDict):
     outcomes: list[Outcome]
 
@@ -330,6 +337,13 @@ OUTPUTS: Mapping[str, tuple[str, ...]] = {
     "sriov set": CHANGE,
     "sriov off": CHANGE,
     "sriov profile": CHANGE,
+    "install": CHANGE,
+    "uninstall": CHANGE,
+    "persist list": ("persist-list",),
+    "persist check": ("persist-list",),
+    "persist remove": CHANGE,
+    "persist import": CHANGE,
+    "persist restore": ("vgpu-restore",),
     "reconcile": ("reconcile",),
     "place": ("place",),
     "claim create": ("claim", "claim-create-dry-run"),
@@ -359,6 +373,7 @@ OUTPUTS: Mapping[str, tuple[str, ...]] = {
     "domain show": ("domain-show",),
     "hook install": CHANGE,
     "hook remove": CHANGE,
+    "doctor": ("doctor",),
     "holders": ("holders",),
     "watch": ("host-event",),
     "history": ("history",),

@@ -24,6 +24,8 @@ from vfioctl.console.manual.exit_codes import exit_codes
 from vfioctl.console.manual.roff import roff
 from vfioctl.core import marks, reservations
 from vfioctl.core.change import JournalEntry, Outcome, Plan
+from vfioctl.doctor.model import result
+from vfioctl.doctor.model.result import DoctorDocument
 from vfioctl.domain.model import build, finding, fleet, listing, spec, verification
 from vfioctl.domain.model.build import BuildDocument, Comparison
 from vfioctl.domain.model.finding import CheckDocument
@@ -59,6 +61,7 @@ PRINTED: Mapping[str, Any] = {
     "claims": documents.Claims,
     "config-check": documents.CheckedConfig,
     "config-show": documents.Settings,
+    "doctor": DoctorDocument,
     "domain-apply": FleetDocument,
     "domain-build": BuildDocument,
     "domain-check": CheckDocument,
@@ -84,6 +87,7 @@ PRINTED: Mapping[str, Any] = {
     "oci-inject": documents.OciInjection,
     "outcome": Outcome,
     "outcomes": documents.Outcomes,
+    "persist-list": documents.PersistList,
     "place": PlacementDocument,
     "plan": Plan,
     "reconcile": documents.Reconciliation,
@@ -111,7 +115,20 @@ def schema(kind: Any, mode: Literal["serialization", "validation"]) -> str:
 
     The docstrings of fields say what they mean.
     """
-    closed = (functions, machine, document, placement, finding, build, listing, verification, spec, fleet, documents)
+    closed = (
+        functions,
+        machine,
+        document,
+        placement,
+        finding,
+        build,
+        listing,
+        verification,
+        spec,
+        fleet,
+        documents,
+        result,
+    )
     for module in (marks, reservations, holders, *closed):
         _describe(module, extra="forbid")
     _describe(vgpu)

@@ -79,6 +79,14 @@ def this_machine_stays_as_it_is() -> Iterator[None]:
     assert times() == before, f"a test has used {LEDGER} or {SCRIPT}"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def state_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fixtures that outlive a test use no simulated host of the developer's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def quiet_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No setting of the developer's own reaches a test, and nothing a test does reaches the developer's files."""

@@ -20,7 +20,18 @@ def _shared(name: str) -> tuple[str, ...]:
     return tuple(f"{other}.{part}" for other in before for part in SHARED)
 
 
-SUBSYSTEMS = ("inventory", "binding", "vgpu", "placement", "claims", "containers", "domain", "overview")
+SUBSYSTEMS = (
+    "inventory",
+    "binding",
+    "vgpu",
+    "placement",
+    "claims",
+    "containers",
+    "domain",
+    "persist",
+    "doctor",
+    "overview",
+)
 """In the order in which each may import those before it."""
 BELOW = ("errors", "signals", "units", "untrusted_text", "kernel", "core", "session")
 WRITES = ("kernel.files", "kernel.lock", "kernel.trusted")
@@ -90,9 +101,11 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("model", "document", "probe", "check", "build", "resources", "run", "define"),
         *("actions", "parts", "api", "render", "cli"),
     ),
+    "persist": ("model", "packaged", "resources", "probe", "plan", "parts", "api", "render", "cli"),
+    "doctor": ("model", "probe", "checks", "api", "render", "cli"),
     "overview": ("model", "watch", "reading", "api", "render", "cli"),
 }
-LOOSE = {"api", "parts", "actions", "checks", "records", "migrations", "render", "place"}
+LOOSE = {"api", "parts", "actions", "checks", "records", "migrations", "render", "place", "resources", "packaged"}
 """The modules that may stand beside the rooms: what a subsystem registers, and a room of one module."""
 # What a pure room may import besides its own subsystem's pure rooms and the models of others.
 VALUES = (
@@ -115,11 +128,13 @@ PURE: dict[str, tuple[str, ...]] = {
     "inventory.selection": (),
     "binding.plan": ("binding.checks", "binding.resources"),  # whose changes and steps it makes
     "vgpu.placement": (),
+    "persist.plan": (),
     "vgpu.plan": ("vgpu.resources",),  # whose changes it makes
     "vgpu.dialects": ("kernel.lenient",),  # reads through the protocol, in workers
     "placement.choosing": (),
     "placement.explaining": (),
     "placement.place": (),
+    "doctor.checks": (),
     "domain.document": ("kernel.untrusted_files",),  # templates are files
     "domain.check.rules": (),
     "domain.build.layout": (),

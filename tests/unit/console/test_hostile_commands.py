@@ -60,6 +60,13 @@ ARGUMENTS = {
     "claim watch": (),  # it never ends
     "watch": (),  # nor does this
     "tui": ("", "--interval \x1b[2J"),
+    "install": ("",),
+    "uninstall": ("",),
+    "persist list": ("",),
+    "persist check": ("",),
+    "persist remove": ("gpu0", "0000:01:00.0 \x1b[2J"),
+    "persist import": ("", "\x1b[2J"),
+    "persist restore": ("--dry-run", "--wait \x1b[2J"),
     "cdi generate": ("--all", "--kind \x1b[2J", "--claim \u202ex"),
     "cdi list": ("",),
     "cdi validate": ("{host}", "\x1b[2J"),
@@ -88,6 +95,7 @@ ARGUMENTS = {
     "domain check": ("{xml}", "{xml} --no-host", "{host}", "\x1b[2J", "{xml} --libvirt \x9b31m"),
     "config check": ("",),
     "config show": ("",),
+    "doctor": ("", "--all", "gpu0 gpu1", "\x1b[2J"),
     "holders": ("gpu0", "gpu1", "\x1b[2J"),
     "history": ("",),
     "history show": ("1", "2", "\x1b[2J"),

@@ -40,7 +40,7 @@ class TestCommands:
         page = command_page(GROUP, "bind")
         assert page.usage == "vfioctl bind [OPTIONS] DEVICE..."
         assert page.summary == places()["bind"].summary
-        assert "rolled back" in page.description[-1]
+        assert "rolled back" in page.description[-2]
         assert [entry.term for entry in page.arguments] == ["DEVICE"]
         terms = [entry.term for entry in page.options]
         assert {"--driver NAME", "--stop-service UNIT", "-y, --yes", "--dry-run"} <= set(terms)

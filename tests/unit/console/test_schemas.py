@@ -14,6 +14,7 @@ import pytest
 
 from docs.documents import OUTPUTS
 from docs.generate import PRINTED
+from tests.hosts.machines import copy, original
 from tests.schema import command_of, problems_of, schema_problems
 from tests.unit.conftest import GOLDEN, Run
 from tests.unit.domain.running import Process, host, libvirt
@@ -33,6 +34,14 @@ bind gpu1 --dry-run
 bind gpu1
 reset gpu1
 unbind gpu1
+bind gpu1 --persistent
+persist list
+persist check
+persist remove 0000:43:00.0
+unbind gpu1
+persist restore
+install
+uninstall
 place --gpus 1 --cpus 2
 claim create --owner vm/a --gpus 1 --cpus 2 --hugepages 1GiB --ttl 1h --dry-run
 claim create --owner vm/a --gpus 1 --cpus 2 --hugepages 1GiB --ttl 1h --label a=b --key k --explain
@@ -56,6 +65,7 @@ claim release {claim}
 claim adopt --owner vm/ml1 --device gpu0
 claim adopt --owner vm/ml1 --device gpu99
 holders gpu0
+doctor gpu0
 history
 history show 1
 history prune --keep 1 --dry-run
@@ -85,6 +95,7 @@ sriov set 00:02.0 2
 sriov off 00:02.0
 """
 MORE_LINES = {"xe": "sriov profile 03:00.0 vf1/exec_quantum_ms=10", "workstation": "rom gpu1"}
+IMPORT = "persist import"
 DOMAIN_LINES = """
 domain build ml2 --gpus 1 --cpus 2 --memory 2GiB
 domain check {folder}/ml1.xml
@@ -107,6 +118,8 @@ hook remove --dry-run
 """
 GOLDENS = {
     "bind": "bind",
+    "doctor/hgx8": "doctor",
+    "doctor/iommu-off": "doctor",
     "holders": "holders",
     "hosts": "hosts",
     "inventory": "inventory",
@@ -114,6 +127,8 @@ GOLDENS = {
     "place": "place",
     "place-nic": "place",
     "place-none": "place",
+    "persist/list": "persist list",
+    "doctor/shared-group": "doctor",
     "reconcile": "reconcile",
     "show": "show",
     "verify": "domain verify",
@@ -153,7 +168,7 @@ def test_every_command_with_json_has_a_schema() -> None:
 
 
 def test_every_command_is_run_below() -> None:
-    lines = f"{LINES}{VGPU_LINES}{VF_LINES}{DOMAIN_LINES}".splitlines() + list(MORE_LINES.values())
+    lines = [*f"{LINES}{VGPU_LINES}{VF_LINES}{DOMAIN_LINES}".splitlines(), *MORE_LINES.values(), IMPORT]
     assert {command_of(line.split()) for line in lines if line} == set(OUTPUTS)
 
 
@@ -176,6 +191,16 @@ class Commands:
 
     def _options(self, words: list[str]) -> list[str]:
         return [] if words[0] == "hosts" else ["--simulate", self._host]
+
+
+def test_what_import_prints(run: Run, fast_folder: Path) -> None:
+    file = fast_folder / "x.host"
+    tree = copy(original("hgx8"))
+    tree.put("/etc/driverctl.d/pci-0000:43:00.0", "vfio-pci")
+    file.write_text(form(tree), encoding="utf-8")
+    commands = Commands(run, str(file), fast_folder)
+    commands(f"bind 43:00.0\n{IMPORT}")
+    assert IMPORT in commands.succeeded
 
 
 @pytest.fixture

@@ -187,7 +187,7 @@ def test_the_menu_greys_what_is_not_possible(drive: Drive) -> None:
         await driver.shows("Not possible: not bound to a VFIO driver")
         assert isinstance(driver.app.screen, Menu)
         await driver.press("b")
-        await driver.shows("Plan 4a51d8f672b5", "[>Cancel<]")
+        await driver.shows("Plan 96ec8d2b5c90", "[>Cancel<]")
 
     drive(work)
 

@@ -6,6 +6,12 @@ from collections.abc import Mapping
 
 FILES: Mapping[str, str] = {
     "/etc/vfioctl/config.toml": "The configuration. vfioctl needs none.",
+    "/etc/vfioctl/devices.d": "The devices that are bound to VFIO at each boot; vfioctl-persist(1) lists them.",
+    "/etc/vfioctl/disabled": "If it exists, nothing is bound or restored at boot.",
+    "/etc/udev/rules.d": "The udev rules of these devices: 61-vfioctl-ADDRESS.rules.",
+    "/etc/driverctl.d": "The devices that driverctl(8) binds, which vfioctl persist import can take over.",
+    "/etc/systemd/system": "The units that vfioctl-install(1) installs.",
+    "/usr/lib/vfioctl": "The script that runs before drivers are loaded; vfioctl-install(1) installs it.",
     "/etc/vfioctl/vgpu.d": "The vGPUs and VFs that are created again at each boot.",
     "/etc/mdevctl.d": "Definitions of persistent mediated devices, as mdevctl(8) reads them.",
     "/etc/libvirt/hooks/qemu.d/vfioctl": "The script that libvirt runs for each domain; vfioctl-hook(1) installs it.",
