@@ -233,11 +233,18 @@ class VgpuApi:
 
     def plan_persistent(self, file: str) -> Plan | None:
         """The plan that creates what one definition defines; None when it exists already. Raises BadDocument for a
-        damaged file, and what `plan_create` and `plan_vfs` raise."""
+        damaged file, DeviceMissing if another device has the address, and what `plan_create` and `plan_vfs` raise."""
         from vfioctl.vgpu.lifecycle.planning import draft_persistent
+        from vfioctl.vgpu.model.persistent import own_definition_file, refuse_another
+        from vfioctl.vgpu.probe.persistent import read_own_definitions
 
         draft = draft_persistent(file, *self.definitions(), self.vgpus, self._draft)
-        return None if draft is None else self._session.plan(draft)
+        if draft is None:
+            return None
+        own, _ = read_own_definitions(self._kernel)
+        identities = {fact.subject: fact.values.get("identity") for fact in draft.facts}
+        refuse_another(file, {own_definition_file(each.device): each for each in own}.get(file), identities)
+        return self._session.plan(draft)
 
     def restore(
         self,

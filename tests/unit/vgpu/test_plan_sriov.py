@@ -295,6 +295,7 @@ class TestKeeping:
             "version": 1,
             "device": PF,
             "card": PF,
+            "identity": "10de:2330:10de:16c1:030200",
             "vfs": 4,
             "parameters": {},
         }

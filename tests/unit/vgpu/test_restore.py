@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import memory
-from tests.hosts.machines import copy
+from tests.hosts.machines import copy, original
 from tests.hosts.vgpu_machines import (
     L40S,
     LIMITER,
@@ -29,12 +29,14 @@ from tests.hosts.vgpu_machines import (
 from tests.unit.binding.test_cli import at_a_terminal
 from tests.unit.conftest import Answer, Run
 from vfioctl.core.change import Plan
-from vfioctl.errors import BadDocument, DeviceInUse, Stuck
+from vfioctl.errors import BadDocument, DeviceInUse, DeviceMissing, Stuck
 from vfioctl.host import Host
+from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.protocol import PCI_DEVICES
 from vfioctl.kernel.recorded.tree import Tree, form
 from vfioctl.kernel.simulated.faults import HANG, Fault
 from vfioctl.kernel.simulated.host import Simulated
+from vfioctl.vgpu.model.persistent import vfs_text
 
 HERE, DEFINITIONS = "/etc/vfioctl/vgpu.d", "/etc/mdevctl.d"
 FIRST, SECOND, THIRD = "0000:41:00.4", "0000:41:00.5", "0000:41:00.6"
@@ -455,3 +457,26 @@ class TestWaiting:
         assert restored(run, cut, "--wait", "60s").code == 0
         assert seen == [{SECOND, THIRD}]
         assert ours(cut.host) == {FIRST, SECOND, THIRD}
+
+
+def test_another_device_at_the_address_gets_no_vfs(fast_folder: Path) -> None:
+    """As after a card was added, and the kernel numbered the buses anew."""
+    machine = BootableHost(fast_folder, copy(original("laptop")))
+    machine.does(vfs("0000:00:02.0", 2, persistent=True))
+    file = f"{HERE}/0000:00:02.0.json"
+    machine.add(file, machine.tree.files[file].replace('"identity": "8086:46a6', '"identity": "8086:9999'))
+    machine.boots()
+    ((failed, error),) = machine.host.persist.restore().failures.items()
+    assert failed == file
+    assert isinstance(error, DeviceMissing)
+    assert "another device than when" in error.message
+    assert machine.host.session.kernel.read(f"{PCI_DEVICES}/0000:00:02.0/sriov_numvfs") == "0"
+
+
+def test_a_definition_of_an_earlier_release_has_no_identity(fast_folder: Path) -> None:
+    machine = BootableHost(fast_folder, copy(original("laptop")))
+    machine.does(vfs("0000:00:02.0", 2, persistent=True))
+    machine.add(f"{HERE}/0000:00:02.0.json", vfs_text(PciAddress("0000:00:02.0"), 2))
+    machine.boots()
+    assert not machine.host.persist.restore().failures
+    assert machine.host.session.kernel.read(f"{PCI_DEVICES}/0000:00:02.0/sriov_numvfs") == "2"

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pydantic import Field
 
 from vfioctl.core.value import Value
+from vfioctl.errors import DeviceMissing
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.host_paths import DEFINITIONS, OWN_DEFINITIONS
 from vfioctl.vgpu.model.kinds import is_uuid
@@ -22,6 +23,11 @@ class OwnDefinition(Value):
     version: int = Field(default=1, ge=1, le=1)
     device: PciAddress = Field(description="the PF that gets VFs, or the VF that gets a type")
     card: PciAddress = Field(description="the PF")
+    identity: str = Field(
+        default="",
+        pattern="^([0-9a-f]{4}(:[0-9a-f]{4}){3}:[0-9a-f]{6})?$",
+        description="ids and class of the PF; empty in definitions of earlier releases",
+    )
     vfs: int | None = Field(default=None, ge=1, le=65_535)
     type: str | None = Field(
         default=None, pattern="^[0-9]{1,9}$", description="type id, which may change with the driver"
@@ -31,7 +37,8 @@ class OwnDefinition(Value):
 
     @property
     def text(self) -> str:
-        return json.dumps(self.model_dump(mode="json", exclude_none=True), indent=2)
+        known = self.model_dump(mode="json", exclude_none=True, exclude=None if self.identity else {"identity"})
+        return json.dumps(known, indent=2)
 
 
 def definition_file(subject: str, parent: str) -> str:
@@ -56,9 +63,20 @@ def vgpu_text(card: str, device: PciAddress, kind: VgpuType, parameters: Mapping
     return OwnDefinition(device=device, card=PciAddress(card), type=kind.id, name=name, parameters=own).text
 
 
-def vfs_text(physical: PciAddress, count: int) -> str:
-    """The text of a definition in vfioctl's format, for the VFs of a PF."""
-    return OwnDefinition(device=physical, card=physical, vfs=count).text
+def vfs_text(physical: PciAddress, count: int, identity: str = "") -> str:
+    """The text of a definition in vfioctl's format, for the VFs of a PF. `identity`: that of the PF, so that another
+    device with its address gets none."""
+    return OwnDefinition(device=physical, card=physical, vfs=count, identity=identity).text
+
+
+def refuse_another(file: str, definition: OwnDefinition | None, identities: Mapping[str, object]) -> None:
+    """Raise DeviceMissing if the PF of a definition is another device now. `identities`: by address."""
+    known = definition.identity if definition else ""
+    if definition and known and identities.get(definition.card, known) != known:
+        raise DeviceMissing(
+            f"{definition.card} is another device than when {file} was written: it gets no VFs",
+            hint="vfioctl persist remove, if the device is gone for good",
+        )
 
 
 def still_defined(uuid: str, definition: Definition) -> str:

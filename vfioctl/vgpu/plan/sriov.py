@@ -151,7 +151,7 @@ def _counts(function: Function, known: PhysicalFunction, wanted: int, *, driven:
 
 def _definition(function: Function, known: PhysicalFunction, intent: SetVfsIntent) -> Iterable[Change]:
     """The definition: written with --persistent, removed with the VFs."""
-    text = vfs_text(function.address, intent.vfs) if intent.persistent and intent.vfs else ""
+    text = vfs_text(function.address, intent.vfs, function.identity) if intent.persistent and intent.vfs else ""
     if text or (known.definition and not intent.vfs):
         file = own_definition_file(function.address)
         yield definition_change(file, function.address, known.definition, text)
