@@ -240,7 +240,7 @@ def _sriov_fields(situation: Situation, keys: Keys) -> tuple[Field, ...]:
     if pf is None:
         return ()
     hint = f"0 to {pf.sriov_totalvfs}; {len(pf.virtfns)} now"
-    return (Field("count", "Number of VFs", "0" if pf.virtfns else str(pf.sriov_totalvfs), hint),)
+    return (Field("count", "Number of VFs", str(len(pf.virtfns) or pf.sriov_totalvfs), hint),)
 
 
 def _not_start(situation: Situation, keys: Keys) -> str:
