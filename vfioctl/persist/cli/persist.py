@@ -1,17 +1,18 @@
 """`vfioctl persist`: what a boot restores. May not add behaviour to the api."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vfioctl.console.changes import carry_out, confirm_all, preview, progress_lines, reporting, tell_all
+from vfioctl.console.changes import carry_out, confirm_all, progress_lines, reporting
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import group_app
 from vfioctl.console.options import AsJson, DryRun, Yes
-from vfioctl.console.output import draw, emit, emit_document, say_error, width
+from vfioctl.console.output import draw, emit, emit_document, width
+from vfioctl.console.restored import tell_restored
 from vfioctl.console.waiting import seconds_in
-from vfioctl.errors import Drift, VfioctlError
+from vfioctl.errors import Drift
 from vfioctl.persist.api import PersistApi
 
 if TYPE_CHECKING:
@@ -145,26 +146,6 @@ def restore(
         confirm_all(session, lambda: api.restore(dry_run=True).plans)
     with reporting():
         restored = api.restore(wait=seconds, progress=progress_lines(session), dry_run=dry_run)
-    if as_json:
-        failures = {name: {"message": error.message, "hint": error.hint} for name, error in restored.failures.items()}
-        emit_document({"plans": restored.plans, "outcomes": restored.outcomes, "failures": failures})
-        if restored.failures:
-            raise typer.Exit(next(iter(restored.failures.values())).exit_code)
-        return
-    for plan in restored.plans:
-        preview(session, plan, as_json=False)
-    tell_all(session, restored.outcomes)
-    if not (restored.plans or restored.outcomes or restored.failures):
-        emit("All that is persistent is there." if restored.files else "Nothing is persistent.")
-    _report(restored.failures)
-
-
-def _report(failures: Mapping[str, VfioctlError]) -> None:
-    if not failures:
-        return
-    first = next(iter(failures.values()))
-    for name, error in failures.items():
-        say_error(f"vfioctl: {name}: {error.message}")
-    listed = "; ".join(f"{name}: {error.message}" for name, error in failures.items())
-    first.message = f"{len(failures)} could not be restored: {listed}"
-    raise first
+    tell_restored(
+        session, restored, all_there="All that is persistent is there.", failed="could not be restored", as_json=as_json
+    )

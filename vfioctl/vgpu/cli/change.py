@@ -1,17 +1,18 @@
 """`vfioctl vgpu create`, `remove`, and `restore`, which creates what is persistent; systemd runs it at boot."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, TypedDict
 
 import typer
 
-from vfioctl.console.changes import carry_out, confirm, confirm_all, preview, progress_lines, reporting, tell, tell_all
+from vfioctl.console.changes import carry_out, confirm, confirm_all, preview, progress_lines, reporting, tell
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import App
 from vfioctl.console.options import AsJson, DryRun, ForceHolders, Foreign, Persistent, Wait, Yes
-from vfioctl.console.output import emit, emit_document, say, say_error
+from vfioctl.console.output import say
+from vfioctl.console.restored import tell_restored
 from vfioctl.console.waiting import Board, seconds_in
-from vfioctl.errors import BadSpec, VfioctlError
+from vfioctl.errors import BadSpec
 from vfioctl.vgpu.api import VgpuApi
 from vfioctl.vgpu.cli.completion import complete_parent, complete_type, complete_vgpu
 from vfioctl.vgpu.model.vgpu import Strategy
@@ -201,27 +202,10 @@ def restore(
         confirm_all(session, lambda: api.restore(dry_run=True).plans)
     with reporting():
         restored = api.restore(wait=seconds, progress=progress_lines(session), dry_run=dry_run)
-    if as_json:
-        failures = {name: {"message": error.message, "hint": error.hint} for name, error in restored.failures.items()}
-        emit_document({"plans": restored.plans, "outcomes": restored.outcomes, "failures": failures})
-        if restored.failures:
-            raise typer.Exit(next(iter(restored.failures.values())).exit_code)
-        return
-    for plan in restored.plans:
-        preview(session, plan, as_json=False)
-    tell_all(session, restored.outcomes)
-    if not (restored.plans or restored.outcomes or restored.failures):
-        emit("All persistent VFs and vGPUs exist." if restored.files else "Nothing is persistent.")
-    _report_failures(restored.failures)
-
-
-def _report_failures(failures: Mapping[str, VfioctlError]) -> None:
-    """Prints all failures, then raises the first one with the messages of all."""
-    if not failures:
-        return
-    first = next(iter(failures.values()))
-    for name, error in failures.items():
-        say_error(f"vfioctl: {name}: {error.message}")
-    listed = "; ".join(f"{name}: {error.message}" for name, error in failures.items())
-    first.message = f"{len(failures)} could not be created again: {listed}"
-    raise first
+    tell_restored(
+        session,
+        restored,
+        all_there="All persistent VFs and vGPUs exist.",
+        failed="could not be created again",
+        as_json=as_json,
+    )
