@@ -185,13 +185,10 @@ def symbol(errno: int) -> str:
 
 def replace_file(path: str, text: str | None) -> None:
     """Replaces a file atomically, synced to disk, or removes it (None). A script can be run. Raises OSError."""
-    folder, name = os.path.split(path)
     if text is None:
-        if os.path.lexists(path):
-            with trusted.opened_directory(folder) as directory:
-                os.unlink(name, dir_fd=directory)
-                _sync(directory)
+        _remove(path)
         return
+    folder, name = os.path.split(path)
     with trusted.opened_directory(folder, make=trusted.PUBLIC_DIRECTORY) as directory:
         mode = trusted.PUBLIC_PROGRAM if text.startswith("#!") else trusted.PUBLIC_FILE
         write_into(directory, name, text.encode(), mode=mode)
@@ -200,15 +197,12 @@ def replace_file(path: str, text: str | None) -> None:
 
 def replace_link(path: str, target: str | None) -> None:
     """Replaces a symbolic link atomically, or removes it (None). Never replaces a file or directory. Raises OSError."""
-    folder, name = os.path.split(path)
     if os.path.lexists(path) and not os.path.islink(path):
         raise OSError(errnos.EEXIST, "it is no symbolic link")
     if target is None:
-        if os.path.lexists(path):
-            with trusted.opened_directory(folder) as directory:
-                os.unlink(name, dir_fd=directory)
-                _sync(directory)
+        _remove(path)
         return
+    folder, name = os.path.split(path)
     with trusted.opened_directory(folder, make=trusted.PUBLIC_DIRECTORY) as directory:
         beside = f".{name}.{os.getpid()}"
         with suppress(FileNotFoundError):
@@ -216,6 +210,15 @@ def replace_link(path: str, target: str | None) -> None:
         os.symlink(target, beside, dir_fd=directory)
         os.replace(beside, name, src_dir_fd=directory, dst_dir_fd=directory)
         _sync(directory)
+
+
+def _remove(path: str) -> None:
+    """Removes a file or link, synced to disk; does nothing if there is none. Raises OSError."""
+    if os.path.lexists(path):
+        folder, name = os.path.split(path)
+        with trusted.opened_directory(folder) as directory:
+            os.unlink(name, dir_fd=directory)
+            _sync(directory)
 
 
 def write_whole(path: str, data: bytes, *, mode: int | None = None) -> None:
