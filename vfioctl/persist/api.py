@@ -53,12 +53,10 @@ class PersistApi:
         inventory = inventory or InventoryApi(self._session).inventory()
         definitions, damaged = self._binding.definitions()
         vgpus = self._of_vgpus()
-        overrides = foreign.driverctl_overrides(self._kernel)
-        files = {address: foreign.driverctl_file(self._kernel, address) for address in overrides}
         return (
             *listing.devices(definitions, damaged, inventory),
             *vgpus,
-            *listing.overridden(overrides, files, inventory),
+            *listing.overridden(foreign.driverctl_overrides(self._kernel), inventory),
             *foreign.mdevctl_starts(self._kernel, {entry.file for entry in vgpus}),
             *(listing.by_ids(*given, inventory) for given in foreign.given_ids(self._kernel)),
         )
@@ -106,7 +104,7 @@ class PersistApi:
         from vfioctl.persist.model.intents import ImportIntent
 
         inventory = InventoryApi(self._session)
-        known = list(self._bound_by_others())
+        known = self._bound_by_others()
         wanted = inventory.find(names) if names else known
         if others := [name for name in wanted if name not in known]:
             raise UnknownDevice(
@@ -117,7 +115,7 @@ class PersistApi:
             raise UnknownDevice("neither driverctl nor ids of vfio-pci bind a device to VFIO at boot")
         return self.replan(ImportIntent(names=tuple(map(str, wanted))))
 
-    def _bound_by_others(self) -> Mapping[PciAddress, str]:
+    def _bound_by_others(self) -> Sequence[PciAddress]:
         """Return the devices of this host that another program binds to VFIO at boot."""
         from vfioctl.inventory.model.functions import is_vfio_driver
         from vfioctl.persist.plan.listing import taken_by
@@ -125,10 +123,10 @@ class PersistApi:
 
         inventory = InventoryApi(self._session).inventory()
         overrides = driverctl_overrides(self._kernel)
-        found = {f.address: "driverctl" for f in inventory.functions if is_vfio_driver(overrides.get(f.address, ""))}
-        for owner, _, ids in given_ids(self._kernel):
-            found |= {function.address: owner for function in taken_by(ids, inventory)}
-        return found
+        drivers = {address: driver for address, (_, driver) in overrides.items()}
+        found = [f.address for f in inventory.functions if is_vfio_driver(drivers.get(f.address, ""))]
+        found += (f.address for _, _, ids in given_ids(self._kernel) for f in taken_by(ids, inventory))
+        return tuple(dict.fromkeys(found))
 
     def replan(self, intent: Intent) -> Plan:
         """Plan an intent on the host as it is now. Raises what `plan_remove` and `plan_import` raise."""
@@ -173,14 +171,13 @@ class PersistApi:
     def _imported(self, intent: ImportIntent) -> Draft:
         from vfioctl.inventory.model.values import PciAddress
         from vfioctl.persist.plan.change import plan_import
-        from vfioctl.persist.probe.foreign import driverctl_file, driverctl_overrides
+        from vfioctl.persist.probe.foreign import driverctl_overrides
 
         inventory = InventoryApi(self._session).inventory()
         names = [PciAddress(name) for name in intent.names]
         InventoryApi(self._session).chosen(inventory, names)
         overrides = driverctl_overrides(self._kernel)
-        files = {n: (driverctl_file(self._kernel, n), overrides[n]) for n in intent.names if n in overrides}
-        return plan_import(inventory, intent, self._binding.at_boot(names), files)
+        return plan_import(inventory, intent, self._binding.at_boot(names), overrides)
 
     def plan_install(self) -> Plan:
         """Plan installing what restores devices at boot: a rule, units, a script. Raises MissingLibrary."""
@@ -259,13 +256,14 @@ class PersistApi:
 
         Raises HostError if restoring is switched off."""
         from vfioctl.core.restoring import restore
+        from vfioctl.vgpu.model.intents import SetVfsIntent
 
         if why := self.switched_off():
             raise HostError(f"restoring is switched off: {why}", hint="remove that, and run it again")
         devices, damaged = self._binding.definitions()
-        vgpus = self._vgpu.persistent()
-        vfs = [file for file in vgpus if self._is_of_vfs(file)]
-        files = tuple(dict.fromkeys((*vfs, *devices, *damaged, *vgpus)))
+        vgpus, damaged_vgpus = self._vgpu.definitions()
+        vfs = [file for file, intent in vgpus.items() if isinstance(intent, SetVfsIntent)]
+        files = tuple(dict.fromkeys((*vfs, *devices, *damaged, *vgpus, *damaged_vgpus)))
         if dry_run:
             return restore(files, self.plan_restore, None, {}, wait=wait)
         interrupted: dict[str, VfioctlError] = {}
@@ -289,8 +287,3 @@ class PersistApi:
         ended = [d for d in reconciling.compare().differences if (d.kind, d.fix) == wanted]
         fixed = reconciling.fix(ended, progress=progress, cancel=cancel)
         return {f"claim {repair.difference.claim}": repair.error for repair in fixed if repair.error}
-
-    def _is_of_vfs(self, file: str) -> bool:
-        from vfioctl.vgpu.model.intents import SetVfsIntent
-
-        return isinstance(self._vgpu.definitions()[0].get(file), SetVfsIntent)

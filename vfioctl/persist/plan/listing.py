@@ -55,14 +55,12 @@ def beside(file: str, places: Mapping[str, Found], inventory: Inventory) -> list
     return [name for name in places if name == file or (own is not None and group(name) == own)]
 
 
-def overridden(overrides: Mapping[str, str], files: Mapping[str, str], inventory: Inventory) -> Iterator[Persistent]:
-    """Yield the devices that driverctl binds at boot. `files`: its file for each."""
-    for address, driver in overrides.items():
+def overridden(overrides: Mapping[str, tuple[str, str]], inventory: Inventory) -> Iterator[Persistent]:
+    """Yield the devices that driverctl binds at boot. `overrides`: its file and the driver, by address."""
+    for address, (file, driver) in overrides.items():
         function = inventory.by_address.get(PciAddress(address))
         why = "" if function else "no such device is on this host"
-        yield Persistent(
-            name=address, goal=driver, owner=Owner.DRIVERCTL, state=State.FOREIGN, file=files[address], why=why
-        )
+        yield Persistent(name=address, goal=driver, owner=Owner.DRIVERCTL, state=State.FOREIGN, file=file, why=why)
 
 
 def taken_by(ids: str, inventory: Inventory) -> list[Function]:

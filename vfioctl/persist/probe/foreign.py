@@ -21,21 +21,16 @@ _MODULE = (["vfio-pci"], ["vfio_pci"])
 _AUTO = re.compile(r'"start"\s*:\s*"auto"')
 
 
-def driverctl_overrides(kernel: FileReader) -> Mapping[str, str]:
-    """Return the driver that driverctl gives each PCI function at boot, by address."""
+def driverctl_overrides(kernel: FileReader) -> Mapping[str, tuple[str, str]]:
+    """Return driverctl's file for each PCI function, and the driver that it gives it at boot, by address."""
     found = {}
     for name in names_in(kernel, DRIVERCTL):
         address = name.removeprefix("pci-")  # driverctl names files `pci-ADDRESS` or `ADDRESS`
-        driver = text_of(kernel, f"{DRIVERCTL}/{name}").strip()
+        file = f"{DRIVERCTL}/{name}"
+        driver = text_of(kernel, file).strip()
         if PCI_ADDRESS.fullmatch(address) and _DRIVER.fullmatch(driver):
-            found[address] = driver
+            found[address] = file, driver
     return found
-
-
-def driverctl_file(kernel: FileReader, address: str) -> str:
-    """Return the path of driverctl's file for a function."""
-    names = names_in(kernel, DRIVERCTL)
-    return f"{DRIVERCTL}/{next((n for n in names if n.removeprefix('pci-') == address), address)}"
 
 
 def switched_off(kernel: FileReader) -> str:
