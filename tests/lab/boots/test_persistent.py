@@ -96,7 +96,11 @@ def test_a_module_that_is_loaded_early_does_not_take_it(machine: SystemdMachine)
 
 def test_udev_alone_binds_it(machine: SystemdMachine) -> None:
     """Where no other device has its driver loaded: the early unit is there for that."""
-    boot = machine.boot(CARD, STATE, before="rm /new/etc/systemd/system/sysinit.target.wants/vfioctl-early.service")
+    before = """
+rm /new/etc/systemd/system/sysinit.target.wants/vfioctl-early.service
+busybox ln -sf /dev/null /new/etc/systemd/system/vfioctl-restore.service
+"""
+    boot = machine.boot(CARD, "udevadm settle\n" + STATE, before=before)
     assert (driver(boot, "01:00.0"), driver(boot, "01:00.1")) == ("vfio-pci", "vfio-pci"), boot
     assert not had_native_driver(boot, "01:00.0")
 

@@ -196,6 +196,7 @@ class SystemdMachine:
             "systemd.unit=lab.target",
             "systemd.log_target=journal",
             "systemd.show_status=no",
+            "panic=-1",
             *arguments,
         ]
         command = ["qemu-system-x86_64", "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio"]
