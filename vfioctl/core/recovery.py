@@ -63,7 +63,8 @@ class Recovery:
             result = self._result(entry, forward=forward)
             changes = self._changes(entry, result)
         except VfioctlError as error:
-            return Repair(entry=entry, result=Result.DONE if forward else Result.BACK, refused=error.message)
+            refused = "; ".join(filter(None, (error.message, error.hint)))
+            return Repair(entry=entry, result=Result.DONE if forward else Result.BACK, refused=refused)
         steps = tuple(owned.step for owned in self._registry.steps(changes))
         return Repair(entry=entry, result=result, changes=changes, steps=steps)
 
@@ -96,6 +97,7 @@ class Recovery:
             left, kept = self._rollback.carry_out(changes, plan, progress), list[str]()
             if result == Result.BACK:
                 kept = self._rollback.left_alone(plan, (*self._spare(entry), *(change.key for change in changes)))
+                kept += self._rollback.lost(plan, len(plan.steps) if entry.reached is None else entry.reached)
             if result == Result.DONE:
                 verify_checks(self._registry, self._rollback.context(plan), plan)
         except VfioctlError as error:
@@ -124,7 +126,7 @@ class Recovery:
             if concerned and self._kernel.write_ended(mark.ticket) is None:
                 raise Stuck(
                     f"{mark.address} is still wedged: {mark.why}",
-                    hint="the write is still under way; it ends when its holder closes the device, or at a reboot",
+                    hint="the write ends when what holds the device closes it, or at a reboot; recover after that",
                     next_command=f"vfioctl holders {mark.address}",
                     facts={"ticket": mark.ticket},
                 )

@@ -58,6 +58,10 @@ class Resource(Protocol):
     def validate(self, change: Change) -> None:
         """Raise ValueError unless the name and values are ones that a plan may hold: exact paths, exact values."""
 
+    def lost(self, change: Change) -> str:
+        """Return what a rollback cannot put back once all steps were begun, in words; empty if nothing."""
+        return ""
+
     def blocking(self, change: Change) -> Iterable[str]:
         """Return the files whose read may block; a worker reads them before `read` is called."""
 

@@ -81,6 +81,7 @@ class Rollback:
             changes = self.restoring(plan, spare=spare, written=begun)
             left = self.carry_out(changes, plan, progress)
             kept = self.left_alone(plan, (*spare, *(change.key for change in changes)))
+            kept += self.lost(plan, executor.reached)
         except VfioctlError as second:
             self.note(entry, JournalState.STUCK, f"{why}; then, rolling back: {second.message}")
             self.mark_wedged(second)
@@ -134,6 +135,11 @@ class Rollback:
             if not self._registry.resource(change).matches(change, change.before)
             for description in [self._registry.resource(change).describe(change)]
         ]
+
+    def lost(self, plan: Plan, reached: int) -> list[str]:
+        """Return messages about what cannot be put back. `reached`: the last step that was begun."""
+        begun = written(self._registry, plan, reached)
+        return [text for c in plan.changes if c.key in begun and (text := self._registry.resource(c).lost(c))]
 
     def _found(self, changes: Iterable[Change], written: frozenset[Key] = NONE) -> Found:
         by_key = {change.key: change for change in changes}

@@ -203,6 +203,11 @@ class Persistence(ReleasedFile):
             return None
         return change.to(change.before, found=change.after, may_fail=True)
 
+    def lost(self, change: Change) -> str:
+        return (
+            f"the persistence mode of {change.subject} was unknown, and may be off" if change.before == UNKNOWN else ""
+        )
+
     def finish(self, change: Change, found: Found) -> Change | None:
         return None if change.after == self.released and _is_moved(change, found) else change
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from itertools import islice
 
 from rich.text import Text
@@ -77,7 +77,8 @@ def _sentence(text: str) -> str:
 
 def mark_line(mark: Mark) -> str:
     """`0000:41:00.0 is wedged since 16:20:01 UTC: ...`."""
-    then = "run vfioctl recover" if mark.kind == MarkKind.WEDGED else "it is kept from guests until a reboot"
+    again = "stop what holds it, then run vfioctl recover; or reboot"
+    then = again if mark.kind == MarkKind.WEDGED else "it is kept from guests until a reboot"
     return f"{mark.address} is {mark.kind} since {plain(mark.since[11:19])} UTC: {plain(mark.why)}; {then}."
 
 
@@ -87,6 +88,16 @@ def name_of(function: Function) -> str:
     if known == f"{function.vendor_id}:{function.device_id}" and function.class_name:
         known = f"{function.class_name} {known}"
     return plain(known)
+
+
+def gpu_count(inventory: Inventory, gpus: Collection[Function], noun: str = "GPU", held: Container[str] = ()) -> str:
+    """`8 GPUs, 3 ready for a guest (2 claimed, 1 in use)`. `held`: what somebody has open."""
+    ready = [gpu for gpu in gpus if inventory.is_ready(gpu)]
+    claimed = sum(bool(gpu.owner) for gpu in ready)
+    used = sum(gpu.address in held and not gpu.owner for gpu in ready)
+    taken = [f"{number} {how}" for number, how in ((claimed, "claimed"), (used, "in use")) if number]
+    which = f" ({', '.join(taken)})" if taken else ""
+    return f"{counted(len(gpus), noun)}, {len(ready) or 'none'} ready for a guest{which}"
 
 
 def vgpus_on(functions: Iterable[Function], before: str = ", ") -> str:
