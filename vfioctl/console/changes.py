@@ -56,8 +56,7 @@ def carry_out(
     if dry_run:
         preview(session, plan, as_json=as_json, details=details)
         return
-    if not yes:
-        confirm(session, plan, details)
+    confirm(session, plan, details, yes=yes)
     with reporting():
         outcome = session.apply(plan, progress=progress_lines(session))
     tell(session, outcome, as_json=as_json)
@@ -88,9 +87,15 @@ def preview(session: Session, plan: Plan, *, as_json: bool, details: Pages = tup
         say("Nothing was changed: this is a dry run.")
 
 
-def confirm(session: Session, plan: Plan, details: Pages = tuple) -> None:
-    """Show the plan and ask for confirmation if stdin is a terminal. Raises Declined."""
-    confirm_all(session, lambda: [] if plan.nothing_to_do else [plan], details)
+def confirm(session: Session, plan: Plan, details: Pages = tuple, *, yes: bool = False) -> None:
+    """Show the plan and ask for confirmation if stdin is a terminal; otherwise say its warnings. Raises Declined."""
+    if plan.nothing_to_do:
+        return
+    if asks(yes=yes):
+        confirm_all(session, lambda: [plan], details)
+        return
+    for note in plan.notes:
+        say(f"note: {note}")
 
 
 def confirm_all(session: Session, planned: Callable[[], Sequence[Plan | Repair]], details: Pages = tuple) -> None:

@@ -331,7 +331,8 @@ class TestStreams:
     def test_results_alone_are_on_stdout(self, run: Run) -> None:
         answer = run("bind gpu0 --simulate laptop --json")
         assert answer.document["result"] == "done"
-        assert answer.err.splitlines()[0].startswith("[1/")
+        first, *_ = (line for line in answer.err.splitlines() if not line.startswith("note: "))
+        assert first.startswith("[1/")
 
 
 class TestQuiet:
@@ -366,7 +367,7 @@ class TestFailures:
         answer = run("bind gpu1 --simulate workstation")
         assert (answer.code, answer.out) == (5, "")
         told = [line.split(":")[0].strip() for line in answer.err.splitlines() if not line.startswith("[")]
-        assert told == ["failed at step 8, rolling back", "vfioctl", "kernel", "restored", "hint"]
+        assert told == ["note", "failed at step 8, rolling back", "vfioctl", "kernel", "restored", "hint"]
 
     @pytest.mark.parametrize(("line", "every"), [("show", False), ("reset", False), ("bind", True), ("holders", True)])
     def test_name_no_option_that_the_command_lacks(self, run: Run, line: str, every: bool) -> None:

@@ -59,7 +59,7 @@ def create(  # noqa: PLR0913 - one parameter for each option
     api = ClaimsApi(session)
     request = wish.asked(api, owner)
     if dry_run:
-        print_preview(session, api.preview_create(request, name), as_json=as_json)
+        print_preview(session, api.preview_create(request, name), request.owner, as_json=as_json)
         return
     with reporting():
         made = api.create(
@@ -189,7 +189,7 @@ def release(
                     wait=seconds_in(wait),
                     waiting=board.show,
                     progress=progress_lines(session),
-                    confirm=None if yes else lambda plan: confirm(session, plan),
+                    confirm=lambda plan: confirm(session, plan, yes=yes),
                 )
             released.append(made.claim)
             print_problem(made)

@@ -116,7 +116,7 @@ def create(  # noqa: PLR0913 - one parameter for each option
             type_name,
             **wish,
             progress=progress_lines(session),
-            confirm=None if yes else lambda plan: confirm(session, plan),
+            confirm=lambda plan: confirm(session, plan, yes=yes),
             elsewhere=lambda full: say(f"vfioctl: {full.message}; trying elsewhere"),
         )
     tell(session, outcome, as_json=as_json)
