@@ -18,7 +18,7 @@ from vfioctl.session import Session
 
 HOSTS = Path(__file__).resolve().parents[2] / "hosts"
 GPU = PciAddress("0000:1b:00.0")
-NO_LIBVIRT = {Part.DOMAINS: "there is no libvirt at qemu:///system on this host: it is not this machine"}
+NO_LIBVIRT = {Part.DOMAINS: "this host has no libvirt at qemu:///system: it is simulated or recorded"}
 
 
 @pytest.fixture

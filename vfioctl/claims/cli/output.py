@@ -50,7 +50,7 @@ def print_claim(api: ClaimsApi, made: Claimed, *, as_json: bool, explain: bool =
         draw(placement_page(placement, inventory, width=width()))
 
 
-def print_preview(session: Session, preview: Preview, *, as_json: bool) -> None:
+def print_preview(session: Session, preview: Preview, owner: str, *, as_json: bool) -> None:
     """Write what creating a claim would do."""
     if as_json:
         from vfioctl.claims.model.preview_documents import CreatePreview
@@ -60,6 +60,8 @@ def print_preview(session: Session, preview: Preview, *, as_json: bool) -> None:
         return
     from vfioctl.placement.render import placement_page
 
+    emit(f"Claim for {owner}")
+    emit("")
     draw(placement_page(preview.placement, preview.inventory, width=width()))
     emit("")
     _draw_plan(session, preview.plan, "vfioctl claim release CLAIM")

@@ -157,7 +157,7 @@ def _facts(claim: Claim, stale: str, boot_id: str) -> Iterator[tuple[str, str]]:
 def _device(claim: Claim, device: ClaimedDevice, nodes: Nodes) -> Iterator[RenderableType]:
     what = f"{device.mdev} on {device.address}" if device.mdev else device.address
     files = " or ".join(node for node in nodes if node)
-    named = f", to containers {qualified_name(device.subject)}" if files and device.asked else ""
+    named = f", CDI device {qualified_name(device.subject)}" if files and device.asked else ""
     travels = "" if device.asked else "; it travels with the others"
     yield Text(plain(what), style="bold")
     if not claim.is_live:

@@ -62,6 +62,11 @@ class Holder:
     """what makes it release the device"""
 
     @property
+    def short(self) -> str:
+        """Name and process, as `python 4711`."""
+        return self.name if self.pid is None else f"{self.name} {self.pid}"
+
+    @property
     def words(self) -> str:
         """It in words, such as `python (process 4711, alice, docker/0123): /dev/nvidia3 open`."""
         process = f"process {self.pid}" if self.pid is not None else ""

@@ -89,7 +89,9 @@ def _verb(holders: Iterable[Holder]) -> str:
 
 def _remedies(against: Sequence[Holder]) -> str:
     """Return the remedy for each holder, each once, one on a line."""
-    known = tuple(dict.fromkeys(holder.remedy for holder in against if holder.remedy))
+    first = {holder.remedy: holder for holder in reversed(against) if holder.remedy}
+    remedies = dict.fromkeys(holder.remedy for holder in against if holder.remedy)
+    known = tuple(remedies) if len(remedies) < 2 else tuple(f"{first[r].short}: {r}" for r in remedies)
     if _verb(against) == "may be":
         known = (*known[: _MOST_REMEDIES - 1], "--force-holders continues although it is unknown what they have open")
     rest = [f"and {len(known) - _MOST_REMEDIES} more"] if len(known) > _MOST_REMEDIES else []

@@ -105,7 +105,8 @@ def _module(kernel: Reader, driver: str | None) -> Iterator[_Use]:
     count = text_of(kernel, f"{home}/refcnt") if driver else ""
     if count.isdecimal() and int(count):
         name, users = link_name(kernel, home), ", ".join(names_in(kernel, f"{home}/holders"))
-        how = f"used {count} times" + (f" by {users}, or by open files of its devices" if users else "")
+        times = "once" if count == "1" else f"{count} times"
+        how = f"used {times}" + (f" by {users}, or by open files of its devices" if users else "")
         yield _Use(HolderKind.MODULE, name, f"/sys/module/{name}", how)
 
 

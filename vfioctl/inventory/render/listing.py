@@ -145,7 +145,7 @@ def _closing(inventory: Inventory) -> Iterator[Text]:
 
 
 def _heading(inventory: Inventory) -> Iterator[Text]:
-    tallies = [_tally(inventory, gpus, noun) for gpus, noun in _by_kind(inventory)]
+    tallies = [phrases.gpu_count(inventory, gpus, noun) for gpus, noun in _by_kind(inventory)]
     if vgpus := phrases.vgpus_on(inventory.functions, before=""):
         tallies.append(vgpus)
     if inventory.unread:
@@ -158,11 +158,6 @@ def _by_kind(inventory: Inventory) -> Iterator[tuple[list[Function], str]]:
     for is_vf, noun in ((False, "GPU"), (True, "VF")):
         if gpus := [gpu for gpu in inventory.gpus if gpu.is_vf == is_vf]:
             yield gpus, noun
-
-
-def _tally(inventory: Inventory, gpus: list[Function], noun: str) -> str:
-    ready = sum(inventory.is_ready(gpu) for gpu in gpus)
-    return f"{words.counted(len(gpus), noun)}, {ready or 'none'} ready for a guest"
 
 
 def _all_rows(inventory: Inventory) -> list[_Row]:

@@ -158,6 +158,6 @@ def named(what: str) -> Callable[..., Answer]:
 def asked_here(uri: str, question: str, *words: str) -> Any:
     """The answer on a host that has no daemon: only the test driver is asked, in this process. Raises HostError."""
     if question != "validated" and not uri.startswith(TEST):
-        why = f"there is no libvirt at {uri} on this host: it is not this machine"
+        why = f"this host has no libvirt at {uri}: it is simulated or recorded"
         raise errors.HostError(why, hint="--connect test:///default asks libvirt's test driver")
     return value_of(named(question)(uri, *words), uri, question, words)

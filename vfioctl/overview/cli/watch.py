@@ -10,7 +10,6 @@ import typer
 
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import App
-from vfioctl.console.options import AsJson
 from vfioctl.console.output import emit, emit_json_text, settle, width
 from vfioctl.errors import BadSpec
 from vfioctl.overview.api import OverviewApi
@@ -34,10 +33,11 @@ def watch(
     ctx: typer.Context,
     *,
     interval: Annotated[
-        str, typer.Option(metavar="DURATION", help="Time between looks at what notifies nobody, such as holders.")
+        str,
+        typer.Option(metavar="DURATION", help="Look this often for what the host does not report, such as holders."),
     ] = "2s",
     everything: Annotated[bool, typer.Option("--all", help="Show every PCI function.")] = False,
-    as_json: AsJson = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each event as JSON, one a line.")] = False,
 ) -> None:
     """Show the host's devices, and what happens to them, until interrupted.
 

@@ -82,7 +82,7 @@ class LedgerSource:
             return
         self._stamp = stamp
         events = [*self._of_changes(), *self._of_claims()]
-        yield from events or [HostEvent(now(), EventSource.LEDGER, "change", "")]
+        yield from events or [HostEvent(now(), EventSource.LEDGER, "change", "", detail="it was written")]
 
     def close(self) -> None:
         """Do nothing: no file is open between two calls."""

@@ -166,7 +166,7 @@ class _Better:
             if missing := self._missing[node]:
                 return f"{_node_name(node)} has {missing}"
             return f"free, on {_node_name(node)}; the chosen ones are on {', '.join(map(_node_name, self._nodes))}"
-        return f"free{self._places.get(gpu, '')}; no choice with it is better"
+        return f"free{self._places.get(gpu, '')}; the chosen ones are as good"
 
 
 def why_nearby(request: ClaimRequest, capacity: Capacity, nearby: NearbyResources) -> Iterator[str]:
