@@ -20,6 +20,7 @@ from vfioctl.tui.dialogs.progress import ProgressPage
 from vfioctl.tui.dialogs.question import Quit
 from vfioctl.tui.model.actions import Action, Situation, addresses, card_of, claims_of, offered, reason
 from vfioctl.tui.model.sheet import View
+from vfioctl.tui.screens.devices import VFS
 from vfioctl.tui.screens.lists import CARD, TYPE
 from vfioctl.tui.screens.progress import state_line
 from vfioctl.tui.showing import Showing
@@ -71,7 +72,9 @@ class Changing(Showing):
         if situation is None:
             return
         entries = [Entry((a.name, a.key, a.title, reason(a, situation, keys))) for a in offered(self.view)]
-        title = f"{len(keys)} selected" if len(keys) > 1 else keys[0] if keys else "Actions"
+        one = keys[0].removeprefix(CARD).removeprefix(TYPE) if keys else "Actions"
+        one = f"VFs of {one.removeprefix(VFS)}" if one.startswith(VFS) else one
+        title = f"{len(keys)} selected" if len(keys) > 1 else one
 
         def chosen(name: str | None) -> None:
             if name:
@@ -108,7 +111,7 @@ class Changing(Showing):
             return (card.id,) if card else ()
         if self.view is View.DEVICES and action.name != "sriov":
             return addresses(situation, keys)
-        return tuple(key.removeprefix("vfs:").removeprefix(TYPE) for key in keys)
+        return tuple(key.removeprefix(VFS).removeprefix(TYPE) for key in keys)
 
     def plan(self, action: Action, subjects: Sequence[str], answers: Mapping[str, str]) -> None:
         """Show the plan of an action."""
@@ -160,7 +163,10 @@ class Changing(Showing):
             return ""
         interrupted = [change for change in overview.unfinished if not change.under_way]
         if interrupted:
-            return f"A change of {listed(interrupted[0].subjects)} was interrupted: R recovers it."
+            subjects = interrupted[0].subjects
+            if any(f.mark for f in overview.inventory.functions if f.address in subjects):
+                return f"A change of {listed(subjects)} could not be finished: R says why."
+            return f"A change of {listed(subjects)} was interrupted: R recovers it."
         return f"Nothing can be changed here: {overview.read_only}" if overview.read_only else ""
 
     def action_progress(self) -> None:

@@ -193,6 +193,8 @@ class Showing(Shell):
         main = self.main
         if main.has_class("narrow") and main.has_class("detailed"):
             self.action_details()
+        elif isinstance(self.focused, Page):
+            self.table.focus()
         elif main.query_one("#filter-line").has_class("shown"):
             self.arrange(words=())
             self.show_filter()

@@ -42,6 +42,7 @@ Static { height: 1; width: 100%; }
 #body Table.shown { display: block; }
 #details { width: 42%; height: 100%; display: none; padding: 0 0 0 1; }
 .wide #details { display: block; border-left: solid ansi_default; }
+.wide #details:focus { border-left: heavy ansi_default; }
 .wide.folded #details { display: none; }
 .narrow.detailed #details { display: block; width: 100%; padding: 0 0 0 2; }
 .narrow.detailed #body Table { display: none; }

@@ -189,9 +189,10 @@ class TestApply:
             await driver.press("y")
             await driver.shows("Failed.", "vfioctl recover")
             await driver.press("escape")
-            await driver.shows("was interrupted: R recovers it", "wedged")
+            await driver.shows("could not be finished: R says why", "wedged")
             await driver.press("R")
-            await driver.shows("Cut short: bind 0000:1b:00.0", "cannot be finished now")
+            await driver.shows("This cannot be done now", "is still wedged", "recover after that", "plan again")
+            assert "y: apply" not in driver.text
 
         drive(work, faults=[Fault(5, "hang")])
 

@@ -69,7 +69,7 @@ def test_a_part_that_is_missing_is_told_in_its_place(drive: Drive) -> None:
         await driver.press("4")
         await driver.shows("Domains could not be read: ")
         await driver.press("d")
-        await driver.shows("The domains could not be read", "there is no libvirt at")
+        await driver.shows("The domains could not be read", "this host has no libvirt at")
         await driver.press("d")
         await driver.press("1")
         await driver.shows("0000:1b:00.0")

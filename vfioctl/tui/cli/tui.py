@@ -13,21 +13,24 @@ from vfioctl.console.output import settle
 from vfioctl.errors import BadSpec, MissingLibrary
 from vfioctl.host import Host
 from vfioctl.tui.data.feed import Feed
+from vfioctl.units import parse_duration
 
 app = App(add_completion=False)
 _LEAST, _MOST = 0.5, 3600.0
+"""Seconds."""
 
 
 @app.with_examples("""
   vfioctl tui --simulate hgx8
   vfioctl --simulate busy tui
-  vfioctl tui --host a2 --interval 10""")
+  vfioctl tui --host a2 --interval 10s""")
 def tui(
     ctx: typer.Context,
     *,
     interval: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Look this often where the host does not report changes.")
-    ] = 2.0,
+        str,
+        typer.Option(metavar="DURATION", help="Look this often for what the host does not report, such as holders."),
+    ] = "2s",
     read_only: Annotated[bool, typer.Option("--read-only", help="Offer no action that changes the host.")] = False,
 ) -> None:
     """Show devices, claims, vGPUs, domains and changes on live screens.
@@ -35,7 +38,8 @@ def tui(
     Actions show their plan first, as --dry-run prints it, and only y applies it. A change goes on if its page is left;
     quitting meanwhile asks. Needs a terminal; the keys are on the page that ? shows. If the program is killed with
     SIGKILL, the command reset repairs the terminal."""
-    if not _LEAST <= interval <= _MOST:
+    seconds = parse_duration(interval)
+    if not _LEAST <= seconds <= _MOST:
         raise BadSpec(f"--interval must be at least {_LEAST:g} and at most {_MOST:g} seconds")
     refuse_terminal()
     if find_spec("textual") is None:
@@ -44,7 +48,7 @@ def tui(
         raise BadSpec("the log would be written over the screens", hint="leave out --verbose and --log-level")
     host = Host(opened(ctx))
     settle()
-    feed = Feed(host, interval=interval, read_only="--read-only was given" if read_only else "")
+    feed = Feed(host, interval=seconds, read_only="--read-only was given" if read_only else "")
     feed.start()  # reads while textual is imported
     from vfioctl.tui.run import run
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.text import Text
 
 from vfioctl.console.plan_page import outcome_page, plan_page, planned_page
-from vfioctl.errors import BadSpec, StalePlan
+from vfioctl.errors import BadSpec, StalePlan, Stuck
 from vfioctl.tui.data.change import Apply
 
 if TYPE_CHECKING:
@@ -95,7 +95,9 @@ def claim(host: Host, subjects: Sequence[str], answers: Answers, width: int) -> 
 
     request = ClaimRequest(owner=answers["owner"], devices=host.claims.devices_called(subjects))
     preview = host.claims.preview_create(request)
-    pages = [placement_page(preview.placement, preview.inventory, width=width), Text(), *_changing(host, preview.plan)]
+    first = Text(f"Claim for {answers['owner']}", style="bold")
+    chosen = placement_page(preview.placement, preview.inventory, width=width)
+    pages = [first, Text(), chosen, Text(), *_changing(host, preview.plan)]
 
     def apply(progress: Progress, cancel: Cancel) -> Pages:
         made = host.claims.create(request, preview=preview, progress=progress, cancel=cancel)
@@ -175,6 +177,8 @@ def recover(host: Host, _subjects: Sequence[str], _answers: Answers, _width: int
     """Prepare finishing interrupted changes."""
     registry = host.session.registry
     repairs = host.plan_recovery()
+    if repairs and all(repair.refused for repair in repairs):
+        raise Stuck("; ".join(repair.refused for repair in repairs))
     pages: list[RenderableType] = []
     for repair in repairs:
         pages += [*([Text()] if pages else []), planned_page(repair, registry)]

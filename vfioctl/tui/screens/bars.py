@@ -22,7 +22,7 @@ _KEYS = (
     ("Esc", "leave details, filter or selection"),
     ("Enter", "the menu of actions, with the reason why one is not possible"),
     ("1 to 6", "the screens"),
-    ("/", "filter: rows that have all the words"),
+    ("/", "filter: show only the rows that have all the words typed"),
     ("s", "sort by the next column"),
     ("d", "details of the row: beside the table from 120 columns, else in its place"),
     ("a", "devices: all functions, not only GPUs and what travels with them"),
@@ -68,12 +68,13 @@ def status(known: Known | None, host: str, problem: str, waits: float, width: in
     if known is None:
         left = f"{host}: {plain(problem)}" if problem else f"{host}: reading, {waits:.0f} s"
         return Text(cut(left, width, "…"), style="bold" if problem else "", no_wrap=True)
-    time = f"{known.overview.at[11:19]} UTC"
+    time = f"as of {known.overview.at[11:19]} UTC"
     left = known.summary
     if problem or waits > _SLOW:
         why = plain(problem) or f"no answer for {waits:.0f} s"
-        return Text(cut(f"STALE, as of {time}: {why}", width, "…"), style="bold red", no_wrap=True)
-    right = f"{host}  {time}" if cell_len(left) + cell_len(host) + len(time) + 4 <= width else time
+        return Text(cut(f"STALE, {time}: {why}", width, "…"), style="bold red", no_wrap=True)
+    choices = (f"{host}  {time}", f"{host}  {time.removeprefix('as of ')}", time)
+    right = next((text for text in choices if cell_len(left) + cell_len(text) + 2 <= width), time)
     room = width - cell_len(right)
     return Text.assemble((cut(left, room - 1, "…"), ""), " ", (right, "dim"), no_wrap=True)
 
@@ -85,7 +86,7 @@ def keys_line(selected: int, width: int) -> Text:
         text.append(f" {selected} selected, Esc: none ", style="reverse")
         text.append(" ")
     keys = (("Enter", "actions"), ("Space", "select"), ("?", "help"), ("q", "quit"))
-    for key, what in (*keys, ("/", "filter"), ("d", "details"), ("s", "sort"), ("r", "read")):
+    for key, what in (*keys, ("/", "filter"), ("d", "details"), ("s", "sort"), ("r", "refresh")):
         if text.cell_len + len(key) + len(what) + 3 > width:
             break
         text.append(key, style="bold").append(f" {what}  ")

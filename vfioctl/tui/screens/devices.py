@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
+from vfioctl.binding.model.conditions import GPU_SERVICES
 from vfioctl.console.words import counted, plain
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.holders import Holder, HolderKind
@@ -189,15 +190,15 @@ def _driver(function: Function) -> Cell:
 
 
 def holders_cell(holders: Sequence[Holder]) -> Cell:
-    """`python 4711 +2`, `16 VFs`: the first holder, and how many more there are."""
+    """`python 4711 +2`, `16 VFs`: the first holder, and how many more. Services that bind can stop are last."""
     if not holders:
         return Cell("")
     parts = Counter(holder.kind for holder in holders if holder.kind in _PARTS)
-    others = [holder for holder in holders if holder.kind not in _PARTS]
+    others = sorted((h for h in holders if h.kind not in _PARTS), key=lambda h: h.unit in GPU_SERVICES)
     if not others:
         return cell(" ".join(counted(number, _PARTS[kind]) for kind, number in parts.items()), Tone.WARNING)
     first = others[0]
-    who = f"guest {first.guest}" if first.guest else first.name if first.pid is None else f"{first.name} {first.pid}"
+    who = f"guest {first.guest}" if first.guest else first.short
     more = len({(holder.pid, holder.name) for holder in others}) + len(parts) - 1
     return cell(f"{who} +{more}" if more else who, Tone.WARNING)
 

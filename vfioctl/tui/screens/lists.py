@@ -64,7 +64,11 @@ LOG = (
     Column("SUBJECT", most=44),
     Column("DETAIL"),
 )
-_STATES = {"done": Tone.PLAIN, "back": Tone.WARNING, "open": Tone.BAD, "stuck": Tone.BAD}
+_STATES = {
+    "back": ("rolled back", Tone.WARNING),
+    "open": ("interrupted", Tone.BAD),
+    "stuck": ("stuck", Tone.BAD),
+}
 _BAD = (VgpuState.ZOMBIE, VgpuState.ORPHAN, VgpuState.WEDGED)
 
 
@@ -158,12 +162,12 @@ def history_rows(entries: Sequence[JournalEntry], problem: str = "") -> Iterator
     if problem:
         yield heading("unread", f"The changes could not be read: {problem}", tone=Tone.WARNING)
     for entry in entries:
-        state, tone = str(entry.state), _STATES.get(str(entry.state), Tone.PLAIN)
-        if state == "open":
-            state, tone = ("under way", Tone.WARNING) if entry.under_way else ("interrupted", Tone.BAD)
+        state, tone = _STATES.get(str(entry.state), (str(entry.state), Tone.PLAIN))
+        if entry.under_way:
+            state, tone = "under way", Tone.WARNING
         caller = entry.caller
         by = f"{caller.sudo_user} (sudo)" if caller.sudo_user else caller.user
-        what = entry.plan.intent.title()
+        what = entry.plan.intent.title() + (f", for {entry.made_for}" if entry.made_for else "")
         yield Row(
             str(entry.id),
             (

@@ -93,7 +93,7 @@ def state_line(events: Sequence[StepEvent], now: float, began: float) -> str:
     back = any(event.kind is EventKind.ROLLBACK for event in events)
     since = f"{now - (last.at if last else began):.0f} s"
     if last is None:
-        return f"begins, {since}"
+        return f"starting, {since}"
     if last.kind is EventKind.LOCK:
         return f"waits for another vfioctl, {since}"
     if last.kind is EventKind.VERIFY:

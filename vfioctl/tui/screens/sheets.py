@@ -15,11 +15,11 @@ from vfioctl.console.words import counted, listed, plain
 from vfioctl.host import Host
 from vfioctl.inventory.render.function import function_page
 from vfioctl.inventory.render.holders import holders_page
-from vfioctl.inventory.render.phrases import iommu_line
+from vfioctl.inventory.render.phrases import gpu_count, iommu_line
 from vfioctl.overview.model.event import HostEvent
 from vfioctl.overview.model.overview import Overview, Part
 from vfioctl.tui.model.names import Names
-from vfioctl.tui.model.sheet import Column, Row, Sheet, View, arranged
+from vfioctl.tui.model.sheet import Column, Row, Sheet, Tone, View, arranged, heading
 from vfioctl.tui.screens import lists
 from vfioctl.tui.screens.devices import COLUMNS, VFS, DeviceRows, capacity_words, usage_words
 from vfioctl.vgpu.render.listing import vgpu_page
@@ -72,8 +72,10 @@ def sheet_of(view: View, known: Known, arrangement: Arrangement) -> Sheet:
     """Return what a screen shows."""
     rows = list(_rows(view, known, everything=arrangement.everything))
     closed = {row.key for row in rows if row.key.startswith(VFS)} ^ arrangement.folded
-    shown = arranged(rows, words=arrangement.words, closed=closed, sort=arrangement.sort)
-    sheet = Sheet(_COLUMNS[view], list(shown), arrangement.sort)
+    shown = list(arranged(rows, words=arrangement.words, closed=closed, sort=arrangement.sort))
+    if rows and not shown:
+        shown = [heading("none", f"No row has all of: {' '.join(arrangement.words)}", tone=Tone.DIM)]
+    sheet = Sheet(_COLUMNS[view], shown, arrangement.sort)
     sheet.prepare()
     return sheet
 
@@ -112,8 +114,8 @@ def summary(overview: Overview) -> str:
     """Return a line about the whole host."""
     inventory = overview.inventory
     gpus = [gpu for gpu in inventory.gpus if not gpu.is_vf]
-    ready = sum(map(inventory.is_ready, gpus))
-    parts = [f"{counted(len(gpus), 'GPU')}, {ready or 'none'} ready for a guest" if gpus else "no GPU"]
+    held = {holder.address for holder in overview.holders.refusing}
+    parts = [gpu_count(inventory, gpus, held=held) if gpus else "no GPU"]
     if overview.claims:
         parts.append(counted(len(overview.claims), "claim"))
     if overview.vgpus.instances:
