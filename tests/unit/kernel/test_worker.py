@@ -525,10 +525,10 @@ def holders_of(file: Path) -> list[int]:
     """The other processes that have it open."""
     found = []
     for pid in filter(str.isdecimal, os.listdir("/proc")):
-        try:
-            links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
-        except OSError:
-            continue
-        if str(file) in links:
-            found.append(int(pid))
+        with suppress(OSError):
+            for fd in os.listdir(f"/proc/{pid}/fd"):
+                with suppress(OSError):  # closed meanwhile; the others count
+                    if os.readlink(f"/proc/{pid}/fd/{fd}") == str(file):
+                        found.append(int(pid))
+                        break
     return found
