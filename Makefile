@@ -20,7 +20,7 @@ SEED ?= 1
 PACKAGES := python3-venv python3-dev gcc pkg-config libvirt-dev libvirt-clients libvirt-daemon libxml2-utils \
 	pciutils udev systemd kmod driverctl e2fsprogs iproute2 tmux \
 	qemu-system-x86 qemu-utils qemu-guest-agent linux-image-amd64 linux-headers-amd64 linux-source-6.1 make mdevctl \
-	squashfs-tools busybox-static cpio podman crun runc containerd
+	squashfs-tools busybox-static cpio sudo podman crun runc containerd
 BENCH_PACKAGES := pciutils driverctl dpdk mdevctl psmisc util-linux kmod virtinst linux-image-amd64 \
 	python3-venv python3-dev gcc pkg-config libvirt-dev
 # Debian's where there is one, as dpdk-devbind and virt-install have it: vfioctl is compared with them, not two Pythons

@@ -98,6 +98,12 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
         published="vfioctl.claims.ledger.ledger:published",
     ),
     Subsystem(
+        name="access",
+        api="vfioctl.access.api:AccessApi",
+        parts="vfioctl.access.parts:PARTS",
+        follower="vfioctl.access.api:AccessApi",
+    ),
+    Subsystem(
         name="containers",
         cli="vfioctl.containers.cli",
         commands={

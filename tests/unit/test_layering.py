@@ -26,6 +26,7 @@ SUBSYSTEMS = (
     "vgpu",
     "placement",
     "claims",
+    "access",
     "containers",
     "domain",
     "persist",
@@ -96,6 +97,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "placement": ("model", "probe", "choosing", "explaining", "place", "api", "render"),
     "claims": ("model", "ledger", "probe", "lifecycle", "reconcile", "parts", "api", "render", "cli"),
+    "access": ("model", "resources", "plan", "parts", "api"),
     "containers": ("cdi", "oci", "kata", "parts", "api", "render", "cli"),
     "domain": (
         *("model", "document", "probe", "check", "build", "resources", "run", "define"),

@@ -14,6 +14,7 @@ from vfioctl.claims.ledger.rows import CLAIM, claims_published
 from vfioctl.claims.lifecycle.creation import Creation
 from vfioctl.claims.lifecycle.lifecycle import ADOPTED
 from vfioctl.claims.lifecycle.liveness import after, moment_of, stale_claims
+from vfioctl.claims.model.access import ACCESS, Access
 from vfioctl.claims.model.claim import Claim, Claimed, ClaimState
 from vfioctl.errors import BadSpec, NoCapacity, NotPermitted
 from vfioctl.inventory.api import InventoryApi, Waiting, until_released
@@ -161,8 +162,9 @@ class ClaimsApi(Creation):
         expires = after(moment.now, seconds)
         return self.ledger.amend(self.claim(name).id, moment, expires=expires, why=f"expires {expires or 'never'}")
 
-    def transfer(self, name: str, owner: str) -> Claim:
-        """Give a live claim to another owner. Raises ClaimConflict, BadSpec; NoCapacity if it is over their quota."""
+    def transfer(self, name: str, owner: str, access: Access | None = None) -> Claimed:
+        """Give a live claim to another owner. `access`: who may open its device nodes from now on; those who might
+        before may not. Raises ClaimConflict, BadSpec; NoCapacity if it is over their quota."""
         claim, new = self.claim(name), Owner(owner)
 
         def refuse(taken: Taken) -> None:
@@ -170,7 +172,11 @@ class ClaimsApi(Creation):
                 raise NoCapacity(over, hint="release other claims of that owner, or raise the quota in config.toml")
 
         why = f"transferred from {claim.owner}"
-        return self.ledger.amend(claim.id, moment_of(self._session), owner=new, why=why, refuse=refuse)
+        labels = {key: value for key, value in claim.labels.items() if key != ACCESS}
+        labels |= {ACCESS: access.text} if access else {}
+        moment = moment_of(self._session)
+        given = self.ledger.amend(claim.id, moment, owner=new, labels=labels, why=why, refuse=refuse)
+        return self._followed(Claimed(given))
 
     def stale(self, claims: Iterable[Claim]) -> Stale:
         """Return which of these claims are stale, and why, by cheap checks only."""

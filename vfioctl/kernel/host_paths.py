@@ -10,7 +10,6 @@ from vfioctl.errors import KernelRefused
 from vfioctl.kernel.lenient import link_name, names_in
 from vfioctl.kernel.protocol import (
     EVERY_LINK,
-    FIRMWARE_FRAMEBUFFERS,
     IOMMU_GROUPS,
     PCI_ADDRESS,
     PCI_DEVICES,
@@ -32,6 +31,10 @@ UNITS, PROGRAMS = "/etc/systemd/system", "/usr/lib/vfioctl"
 """Where `vfioctl install` puts what a boot runs."""
 CDI_ETC, CDI_RUN = "/etc/cdi", "/var/run/cdi"
 """Where container runtimes look for CDI files. What is in the second one is gone after a reboot."""
+FIRMWARE_FRAMEBUFFERS = ("efi-framebuffer", "simple-framebuffer", "simpledrm", "vesa-framebuffer", "vga16fb")
+"""Platform drivers of firmware framebuffers."""
+ACCESS_RUN = "/run/vfioctl/access"
+"""Who may open the device nodes of claims: a file for each node, which a udev rule imports. Gone after a reboot."""
 _FUNCTION = frozenset(
     {
         "class", "device", "modalias", "revision", "subsystem_device", "subsystem_vendor", "vendor",

@@ -15,13 +15,24 @@ from vfioctl.kernel.protocol import Kernel, Unanswered
 _log = logging.getLogger("vfioctl.kernel")
 _LONGEST = 200
 EFFECTS = frozenset(
-    {"write", "persist", "set_unit", "replace_file", "replace_link", "manage_vfs", "load", "rom", "tell_libvirt"}
+    {
+        "write",
+        "persist",
+        "set_unit",
+        "replace_file",
+        "replace_link",
+        "set_permissions",
+        "manage_vfs",
+        "load",
+        "rom",
+        "tell_libvirt",
+    }
 )
 READS = frozenset(
     {
         "read", "link", "children", "has", "device_number", "writable", "directory", "entries", "texts_below",
         "properties", "nvml", "open_nodes", "made_by_root", "below", "claimed", "user", "unit_states", "config",
-        "write_ended", "viable", "ask_libvirt", "disk_image", "mode",
+        "write_ended", "viable", "ask_libvirt", "disk_image", "permissions",
     }
 )  # fmt: skip
 

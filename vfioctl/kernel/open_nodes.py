@@ -6,6 +6,7 @@ import os
 from contextlib import suppress
 from typing import NamedTuple
 
+NO_PROCESSES = "the capture has no processes"
 BELIEVED_USERS = ("root", "qemu", "libvirt-qemu")
 """The users whose processes' command lines are believed, unless configured: those that libvirt runs QEMU as."""
 

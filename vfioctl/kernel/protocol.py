@@ -17,18 +17,14 @@ from vfioctl.kernel.feeds import Feed
 from vfioctl.kernel.open_nodes import Opened
 from vfioctl.kernel.timeouts import Timeouts
 
-PCI_DEVICES = "/sys/bus/pci/devices"
-PCI_DRIVERS = "/sys/bus/pci/drivers"
+PCI_DEVICES, PCI_DRIVERS = "/sys/bus/pci/devices", "/sys/bus/pci/drivers"
 DRIVERS_PROBE = "/sys/bus/pci/drivers_probe"
 IOMMU_GROUPS = "/sys/kernel/iommu_groups"
 ACPI_TABLES = "/sys/firmware/acpi/tables"
 PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", re.ASCII)
 """The full address of a PCI function, in lower case and with its domain."""
-FIRMWARE_FRAMEBUFFERS = ("efi-framebuffer", "simple-framebuffer", "simpledrm", "vesa-framebuffer", "vga16fb")
-"""Platform drivers of firmware framebuffers."""
 VFIO_DEVICE = "anon_inode:[vfio-device]"
 """The name in /proc of a VFIO device that was opened through its group."""
-NO_PROCESSES = "the capture has no processes"
 
 Prefixes = tuple[str, ...]
 EVERY_LINK: Prefixes = ("",)
@@ -44,7 +40,7 @@ class Directory(NamedTuple):
     texts: Mapping[str, str]
     links: Mapping[str, str]
     refused: Mapping[str, str]
-    """The name of the errno, by file, for requested files that exist but could not be read."""
+    """The name of the errno, by file, for requested files that could not be read."""
 
 
 class Unanswered(NamedTuple):
@@ -214,8 +210,8 @@ class Reader(FileReader, Processes, DiskImages, Protocol):
     def unit_states(self, names: Sequence[str]) -> Mapping[str, str]:
         """The ActiveState of each unit that systemd knows: active, inactive, failed, ..."""
 
-    def mode(self, path: str) -> int:
-        """The permission bits of a file or a device node. Raises KernelRefused: ENODATA where they are not known."""
+    def permissions(self, path: str) -> str:
+        """Owner, group and mode of a file or a device node: `0:0:600`. Raises KernelRefused: ENODATA if unknown."""
         raise KernelRefused(path, errnos.ENODATA)
 
     def config(self, address: str) -> bytes:
@@ -271,6 +267,10 @@ class Kernel(Reader, Protocol):
     def replace_link(self, path: str, target: str | None) -> None:
         """Replaces a symbolic link, and creates its directories; removes the link for None. Raises HostError."""
         raise _unchanged(self, f"{path} cannot be {'removed' if target is None else 'created'}")
+
+    def set_permissions(self, path: str, value: str) -> None:
+        """Sets owner, group and mode of a device node, as `1000:0:600`. Raises KernelRefused."""
+        raise KernelRefused(path, errnos.EROFS, value)
 
     def tell_libvirt(self, uri: str, order: str, *words: str) -> None:
         """Gives libvirt one of the orders of `vfioctl.kernel.libvirt`. Raises what `libvirt.value_of` raises; Stuck."""

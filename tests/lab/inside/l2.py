@@ -34,12 +34,12 @@ class Seen(NamedTuple):
     node: str
 
 
-def functions_seen(devices: list[str], seconds: float = SECONDS) -> list[Seen]:
-    """Boots a guest with these to its end, functions by address and mediated devices by UUID.
+def functions_seen(devices: list[str], seconds: float = SECONDS, user: int = 0) -> list[Seen]:
+    """Boots a guest with these to its end, functions by address and mediated devices by UUID. `user`: QEMU's.
 
     Raises TimeoutError, or AssertionError with what QEMU said.
     """
-    with _started(devices, stay=False) as (guest, log):
+    with _started(devices, stay=False, user=user) as (guest, log):
         try:
             guest.wait(timeout=seconds)
         except subprocess.TimeoutExpired as expired:
@@ -95,11 +95,17 @@ def _vm_kept() -> int:
 
 
 @contextmanager
-def _started(devices: list[str], *, stay: bool) -> "Iterator[tuple[subprocess.Popen[bytes], Path]]":
+def _started(devices: list[str], *, stay: bool, user: int = 0) -> "Iterator[tuple[subprocess.Popen[bytes], Path]]":
     log = Path(os.environ["VFIOCTL_LAB_RESULTS"]) / f"second-level-{time.monotonic_ns()}.log"
     with log.open("wb") as out:
         guest = subprocess.Popen(
-            _command(devices, stay=stay), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
+            _command(devices, stay=stay, user=user),
+            user=user or None,
+            group=user or None,
+            extra_groups=[] if user else None,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
         )
     try:
         yield guest, log
@@ -108,8 +114,9 @@ def _started(devices: list[str], *, stay: bool) -> "Iterator[tuple[subprocess.Po
         guest.wait()
 
 
-def _command(devices: list[str], *, stay: bool) -> list[str]:
-    command = ["qemu-system-x86_64", "-machine", f"q35,accel={accelerator()}", "-cpu", "max", "-m", MEGABYTES]
+def _command(devices: list[str], *, stay: bool, user: int) -> list[str]:
+    machine = f"q35,accel={'tcg' if user else accelerator()}"
+    command = ["qemu-system-x86_64", "-machine", machine, "-cpu", "max", "-m", MEGABYTES]
     command += ["-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot"]
     command += ["-kernel", os.environ["VFIOCTL_LAB_KERNEL"], "-initrd", str(INITRAMFS)]
     command += ["-append", f"{KERNEL_ARGUMENTS} {STAY}" if stay else KERNEL_ARGUMENTS]

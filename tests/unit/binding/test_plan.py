@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.hosts.machines import REGISTRY, SCREEN, STOPPABLE, TRAINING, copy, in_use, machine, original, unhurried
+from vfioctl.access.model.intents import AccessIntent
 from vfioctl.binding.model.binding import Binding
 from vfioctl.binding.model.intents import BindIntent, ResetIntent, RomIntent, UnbindIntent
 from vfioctl.binding.resources.driver import binding_change
@@ -96,6 +97,7 @@ INTENTS: st.SearchStrategy[Intent] = st.one_of(
         force_holders=st.booleans(),
     ),
     st.builds(ProfileIntent, devices=ONE, parameters=PAIRS),
+    st.builds(AccessIntent),
     st.builds(CdiIntent, node=st.sampled_from(Node), claim=NAMES, everything=st.booleans()),
     st.builds(
         DefineIntent,
@@ -170,7 +172,8 @@ def test_each_verb_is_drawn() -> None:
     of_domains = {"domain define", "domain undefine", "hook install", "hook remove"}
     of_boots = {"persist remove", "persist import", "install", "uninstall"}
     assert (
-        REGISTRY.intents.keys() == {"bind", "unbind", "reset", "rom", "cdi generate"} | of_vgpus | of_domains | of_boots
+        REGISTRY.intents.keys()
+        == {"bind", "unbind", "reset", "rom", "access", "cdi generate"} | of_vgpus | of_domains | of_boots
     )
 
 

@@ -405,7 +405,7 @@ class TestTerms:
         assert [*host.claims.stale(host.claims.claims())] == [made.id]
         assert host.claims.renew(made.id, 3600).expires is not None
         assert host.claims.stale(host.claims.claims()) == {}
-        given = host.claims.transfer(made.id, "vm/web2")
+        given = host.claims.transfer(made.id, "vm/web2").claim
         assert (given.owner, given.expires is not None) == ("vm/web2", True)
         assert host.claims.renew(made.id, None).expires is None
 

@@ -135,6 +135,7 @@ class TestParts:
             "vgpu remove",
             "sriov set",
             "sriov profile",
+            "access",
             "cdi generate",
             "domain define",
             "domain undefine",

@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hosts.machines import REGISTRY, copy, original, unhurried
+from vfioctl.access.model.record import Record
 from vfioctl.binding.model.binding import KERNEL_CHOICE, Binding
 from vfioctl.binding.model.definition import DeviceDefinition, Identity
 from vfioctl.binding.model.intents import BindIntent
+from vfioctl.claims.model.access import Access
 from vfioctl.claims.model.cdi import CdiDevice
 from vfioctl.containers.cdi.files import text_of
 from vfioctl.core.change import Change, Draft, Phase
@@ -21,7 +23,7 @@ from vfioctl.core.resource import Found
 from vfioctl.domain.model.hook import SCRIPT, script
 from vfioctl.errors import BadDocument, KernelRefused
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.kernel.protocol import FIRMWARE_FRAMEBUFFERS
+from vfioctl.kernel.host_paths import FIRMWARE_FRAMEBUFFERS
 from vfioctl.kernel.simulated.host import Simulated
 from vfioctl.persist.packaged import packaged
 from vfioctl.units import Uuid
@@ -57,6 +59,8 @@ NAMES = {
     "installed file": "/etc/udev/rules.d/62-vfioctl-boot.rules",
     "enabled unit": "/etc/systemd/system/sysinit.target.wants/vfioctl-early.service",
     "CDI file": "/var/run/cdi/vfioctl.json",
+    "access": "/run/vfioctl/access/12",
+    "permissions": "/dev/vfio/12",
     "domain": "qemu:///system web1",
     "hook": SCRIPT,
     "disk image": "qemu:///system default web1.qcow2",
@@ -93,6 +97,8 @@ VALUE = {
     "udev rule": AT_BOOT.rule,
     "installed file": packaged()["/etc/udev/rules.d/62-vfioctl-boot.rules"],
     "enabled unit": "../vfioctl-early.service",
+    "access": Record(Access(1000), "0:0:600").text,
+    "permissions": "1000:0:600",
     "CDI file": text_of("vfioctl/vfio", [CdiDevice(GPU, "/dev/vfio/12")]),
     "domain": "<domain><name>web1</name></domain>",
     "hook": script("/usr/bin/vfioctl"),
@@ -102,11 +108,11 @@ VALUE = {
 KINDS = [resource.kind for parts in REGISTRY.parts.values() for resource in parts.resources]
 OF_THE_HOST = ("console", "framebuffer", "service", "module")
 SAID_IN_WORDS = ("binding",)
-FREE_TEXT = ("parameter", "definition", "device definition", "udev rule", "installed file")
+FREE_TEXT = ("parameter", "definition", "device definition", "udev rule", "installed file", "access")
 OF_THEIR_OWN = (
     *("mdev", "vGPU type", "VFs", "NVIDIA VFs", "autoprobe", "parameter", "profile", "definition"),
     *("device definition", "udev rule", "driverctl override", "installed file", "enabled unit"),
-    *("CDI file", "domain", "hook", "disk image", "seed"),
+    *("CDI file", "access", "permissions", "domain", "hook", "disk image", "seed"),
 )
 """Kinds that the tests of the vGPU, persist, claims and domain subsystems take back."""
 NOT_TAKEN_BACK = ("module", "reset", "rom", "binding", "persistence", "power")
@@ -119,6 +125,8 @@ def subject_of(kind: str) -> str:
         "enabled unit": "boot",
         "mdev": MDEV,
         "CDI file": "vfioctl/vfio",
+        "access": "group-12",
+        "permissions": "group-12",
         "domain": "domain/web1",
         "hook": "hook",
     }

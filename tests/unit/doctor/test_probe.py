@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,16 +108,16 @@ def test_hugepages_of_the_nodes() -> None:
     assert files.read_pages(kernel, [0, 1]) == (Pages(0, 2 << 20, 512, 256),)
 
 
-def test_the_mode_of_a_node(tmp_path: Path) -> None:
+def test_the_permissions_of_a_node(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     file.chmod(0o640)
-    assert Live(read_only=True).mode(str(file)) == stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert Live(read_only=True).permissions(str(file)) == f"{file.stat().st_uid}:{file.stat().st_gid}:640"
     with pytest.raises(KernelRefused, match="failed"):
-        Live(read_only=True).mode(f"{file}-not")
+        Live(read_only=True).permissions(f"{file}-not")
     for kernel in (recorded(), Captured(str(tmp_path))):
         with pytest.raises(KernelRefused) as caught:
-            kernel.mode("/file")
+            kernel.permissions("/file")
         assert caught.value.symbol == "ENODATA"
 
 

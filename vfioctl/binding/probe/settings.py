@@ -11,8 +11,9 @@ from vfioctl.binding.resources.released import PLATFORM_DRIVERS, activity
 from vfioctl.errors import DeviceInUse
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.values import PciAddress
+from vfioctl.kernel.host_paths import FIRMWARE_FRAMEBUFFERS
 from vfioctl.kernel.lenient import names_in
-from vfioctl.kernel.protocol import FIRMWARE_FRAMEBUFFERS, Reader, Unanswered
+from vfioctl.kernel.protocol import Reader, Unanswered
 
 IDLE_D3 = "/sys/module/vfio_pci/parameters/disable_idle_d3"
 

@@ -9,7 +9,8 @@ from vfioctl.binding.model.binding import Binding
 from vfioctl.binding.resources.driver import BINDING
 from vfioctl.core.change import Change, Phase, Step
 from vfioctl.core.resource import Description, FileResource, Found
-from vfioctl.kernel.protocol import FIRMWARE_FRAMEBUFFERS, PCI_ADDRESS, Reader
+from vfioctl.kernel.host_paths import FIRMWARE_FRAMEBUFFERS
+from vfioctl.kernel.protocol import PCI_ADDRESS, Reader
 
 UNKNOWN = "unknown"
 ACTIVE, INACTIVE = "active", "inactive"

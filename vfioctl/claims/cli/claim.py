@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 from vfioctl.claims.api import ClaimsApi, suggest_claims, suggest_owners
-from vfioctl.claims.cli.options import Devices, DryRun, Key, OwnerName, Wish, key_in, wish_options
+from vfioctl.claims.cli.options import AccessOf, Devices, DryRun, Key, OwnerName, Wish, key_in, wish_options
 from vfioctl.claims.cli.output import ClaimId, print_claim, print_claims, print_preview, print_problem, print_releases
+from vfioctl.claims.model.access import access_in
 from vfioctl.claims.model.claim import claim_document, claims_text, unverified, why_stale
 from vfioctl.console.changes import asks, confirm, progress_lines, reporting
 from vfioctl.console.choice import opened
@@ -237,10 +238,13 @@ def transfer(
             autocompletion=completion(suggest_owners),
         ),
     ],
+    access: AccessOf = None,
     as_json: AsJson = False,
 ) -> None:
     """Give a claim to another owner; its devices stay as they are."""
-    print_claims([ClaimsApi(opened(ctx)).transfer(name, to)], as_json=as_json)
+    made = ClaimsApi(opened(ctx)).transfer(name, to, access_in(access) if access is not None else None)
+    print_claims([made.claim], as_json=as_json)
+    print_problem(made)
 
 
 @app.with_examples("""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, get_type_hints
 import typer
 
 from vfioctl.claims.api import suggest_owners
+from vfioctl.claims.model.access import ACCESS, access_in
 from vfioctl.console.options import Decorator, completion, with_options
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.api import suggest_devices, suggest_nodes
@@ -49,6 +50,16 @@ Key = Annotated[
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show what would be done, with the plan; record and change nothing.")
 ]
+
+
+AccessOf = Annotated[
+    str | None,
+    typer.Option(
+        metavar="USER|:GROUP|USER:GROUP",
+        help="Let this user or group, too, open the device nodes; QEMU needs no root then.",
+    ),
+]
+"""Without it, only root may."""
 
 
 class Wish(NamedTuple):
@@ -97,6 +108,7 @@ class Wish(NamedTuple):
     label: Annotated[
         list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="Label of the claim. Repeatable.")
     ] = None
+    access: AccessOf = None
     no_bind: Annotated[bool, typer.Option("--no-bind", help="Leave the devices with their drivers.")] = False
 
     def refuse_unclear(self) -> None:
@@ -136,7 +148,7 @@ class Wish(NamedTuple):
             realtime=self.realtime,
             hugepages=size_in(self.hugepages),
             ttl=seconds_in(self.ttl) if self.ttl is not None else None,
-            labels=labels_in(self.label or ()),
+            labels=labels_in(self.label or (), self.access),
             bind=not self.no_bind,
         )
 
@@ -183,13 +195,15 @@ def numa_in(text: str) -> Literal["any", "same"] | int:
     raise BadSpec(f"not a NUMA node: {text[:40]!r}", hint="write its number, same or any")
 
 
-def labels_in(texts: Sequence[str]) -> Mapping[str, str]:
-    """Return the labels of `KEY=VALUE`, ... Raises BadSpec."""
-    labels = {}
+def labels_in(texts: Sequence[str], access: str | None = None) -> Mapping[str, str]:
+    """Return the labels of `KEY=VALUE`, ..., and the one for `--access`. Raises BadSpec."""
+    labels = {ACCESS: access_in(access).text} if access is not None else {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not key or not equals:
             raise BadSpec(f"not a label: {text[:60]!r}", hint="write it as KEY=VALUE")
+        if key == ACCESS:
+            raise BadSpec(f"the label {ACCESS} is set by --access", hint="--access USER or --access :GROUP")
         if key in labels:
             raise BadSpec(f"the label {key[:60]!r} is given twice", hint="a label has one value")
         labels[key] = value

@@ -143,18 +143,21 @@ class ClaimLedger:
         moment: Moment,
         *,
         owner: Owner | None = None,
+        labels: Mapping[str, str] | None = None,
         expires: str | None = None,
         why: str,
         refuse: Callable[[Taken], None] | None = None,
     ) -> Claim:
-        """Give a live claim to another owner, or another term. `why`: what was done, for its events.
+        """Give a live claim to another owner, with these labels, or another term. `why`: what was done, for its events.
         `refuse`: called with what other claims take, in the same transaction; may raise."""
         with self._store.transaction() as db:
             claim = live(db, id_)
             if refuse:
                 refuse(rows.taken_in(db, but=(id_,)))
             changed = claim._replace(owner=owner or claim.owner, expires=expires if owner is None else claim.expires)
-            db.execute("UPDATE claim SET owner = ?, expires = ? WHERE id = ?", (changed.owner, changed.expires, id_))
+            changed = changed if labels is None else changed._replace(labels=labels)
+            values = (changed.owner, changed.expires, rows.labels_text(changed.labels), id_)
+            db.execute("UPDATE claim SET owner = ?, expires = ?, labels = ? WHERE id = ?", values)
             note(db, changed, moment, why=why)
         self._publish()
         return changed

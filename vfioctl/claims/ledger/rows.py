@@ -112,7 +112,7 @@ def columns_of(claim: Claim, request: str) -> tuple[object, ...]:
         devices_text(claim.devices),
         format_cpu_list(claim.cpus),
         json.dumps(claim.hugepages),
-        json.dumps(dict(claim.labels)),
+        labels_text(claim.labels),
         claim.since,
         claim.boot_id,
         claim.expires,
@@ -197,6 +197,10 @@ def claims_published(records: Any) -> tuple[Claim, ...]:
             "what root publishes of the ledger has no claims",
             hint="run it as root; the next change as root publishes it",
         ) from None
+
+
+def labels_text(labels: Mapping[str, str]) -> str:
+    return json.dumps(dict(labels))
 
 
 def _labels_in(text: str) -> dict[str, str]:

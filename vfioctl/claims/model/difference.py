@@ -36,6 +36,8 @@ class DifferenceKind(StrEnum):
     HUGEPAGES = "hugepages gone"
     FOREIGN_USE = "foreign use"
     CDI = "CDI file"
+    ACCESS = "access"
+    """Somebody may open a device node who may not, or may not who may."""
 
 
 class Fix(StrEnum):
@@ -46,7 +48,7 @@ class Fix(StrEnum):
     END = "end"
     RESTORE = "restore"
     RENEW = "renew"
-    """Write vfioctl's CDI files again."""
+    """Write vfioctl's CDI files again, and set who may open device nodes."""
 
 
 @dataclass(frozen=True)

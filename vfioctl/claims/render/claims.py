@@ -49,7 +49,7 @@ _ON_RELEASE = {
 _FIXES = {
     Fix.RELEASE: "releases the claim",
     Fix.END: "ends the claim, which has changed nothing",
-    Fix.RENEW: "writes vfioctl's CDI files again",
+    Fix.RENEW: "writes CDI files and permissions again",
     Fix.RESTORE: "binds or creates again what the claim had, and keeps it",
 }
 

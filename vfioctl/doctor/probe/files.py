@@ -10,8 +10,9 @@ from vfioctl.doctor.model.facts import FileText, Framebuffer, ModuleState, Pages
 from vfioctl.errors import KernelRefused
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.values import PciAddress
+from vfioctl.kernel.host_paths import FIRMWARE_FRAMEBUFFERS
 from vfioctl.kernel.lenient import names_in, number_in, number_of, text_of
-from vfioctl.kernel.protocol import FIRMWARE_FRAMEBUFFERS, PCI_DEVICES, FileReader, Reader
+from vfioctl.kernel.protocol import PCI_DEVICES, FileReader, Reader
 
 PLATFORM_DRIVERS = "/sys/bus/platform/drivers"
 EFI_VARIABLES = "/sys/firmware/efi/efivars"
@@ -72,7 +73,7 @@ def read_nodes(kernel: Reader) -> Mapping[str, int | None]:
 
 def _mode(kernel: Reader, path: str) -> int | None:
     try:
-        return kernel.mode(path)
+        return int(kernel.permissions(path).rpartition(":")[2], 8)
     except KernelRefused:
         return None
 

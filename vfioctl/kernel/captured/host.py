@@ -18,10 +18,10 @@ from vfioctl.kernel.descriptors import closing
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.live.processes import WITHOUT_DEVICES
 from vfioctl.kernel.live.use import refused
+from vfioctl.kernel.open_nodes import NO_PROCESSES
 from vfioctl.kernel.paths import open_inside, open_root
 from vfioctl.kernel.protocol import (
     EVERY_LINK,
-    NO_PROCESSES,
     PCI_ADDRESS,
     Descendant,
     Directory,
@@ -144,7 +144,7 @@ class Captured(Live):
     def unit_states(self, names: Sequence[str]) -> Mapping[str, str]:
         return {}
 
-    viable, mode = Reader.viable, Reader.mode
+    viable, permissions = Reader.viable, Reader.permissions
 
     def nvml(
         self, gpus: Sequence[str], *, types: bool = False, links: bool = False, usage: bool = False

@@ -12,6 +12,7 @@ from typing import Any
 
 from vfioctl.errors import HostError, KernelRefused, Stuck
 from vfioctl.kernel import files
+from vfioctl.kernel.live.permissions import set_permissions
 from vfioctl.kernel.live.use import called, never_returned
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.timeouts import Timeouts
@@ -83,6 +84,13 @@ class LiveChange:
         except OSError as error:
             said = f"{files.symbol(error.errno or errnos.EIO)}: {error.strerror}"
             raise _failed(f"{path} could not be {'removed' if target is None else 'created'}", said) from None
+
+    def set_permissions(self, path: str, value: str) -> None:
+        self._refuse(f"the permissions of {path} cannot be set")
+        try:
+            set_permissions(path, value)
+        except OSError as error:
+            raise KernelRefused(path, error.errno or errnos.EIO, value) from None
 
     def manage_vfs(self, address: str, *, on: bool) -> str:
         self._refuse(f"the VFs of {address} cannot be changed")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno as errnos
 import os
-import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
@@ -16,6 +15,7 @@ from vfioctl.kernel import files, untrusted_files
 from vfioctl.kernel.descriptors import closing
 from vfioctl.kernel.feeds import Feed
 from vfioctl.kernel.live.changes import LiveChange
+from vfioctl.kernel.live.permissions import permissions_of
 from vfioctl.kernel.live.use import LiveUse, refused
 from vfioctl.kernel.open_nodes import BELIEVED_USERS
 from vfioctl.kernel.protocol import EVERY_LINK, NOT_LISTED, Directory, DiskImage, NvmlAnswer, Prefixes, Unanswered
@@ -90,9 +90,9 @@ class Live(LiveUse, LiveChange):
         except (OSError, ValueError) as error:
             raise refused(path, error) from None
 
-    def mode(self, path: str) -> int:
+    def permissions(self, path: str) -> str:
         try:
-            return stat.S_IMODE(os.stat(path).st_mode)
+            return permissions_of(os.stat(path))
         except (OSError, ValueError) as error:
             raise refused(path, error) from None
 

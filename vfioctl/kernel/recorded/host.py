@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from vfioctl.errors import BadDocument, KernelRefused
-from vfioctl.kernel.open_nodes import BELIEVED_USERS, Opened
+from vfioctl.kernel.open_nodes import BELIEVED_USERS, NO_PROCESSES, Opened
 from vfioctl.kernel.protocol import (
     EVERY_LINK,
-    NO_PROCESSES,
     NOT_LISTED,
     Descendant,
     Directory,

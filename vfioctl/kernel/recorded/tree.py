@@ -20,8 +20,18 @@ END = "#end"
 MOST_BYTES, LONGEST_LINE, DEEPEST = 64 << 20, 65_536, 64
 _OF_KERNEL = ("/sys/", "/proc/", "/dev/", "/lib/")
 _OF_BOOT = ("/etc/mdevctl.d/", "/etc/driverctl.d/", "/etc/udev/rules.d/", "/etc/systemd/", "/etc/vfioctl/")
-ROOTS = (*_OF_KERNEL, *_OF_BOOT, "/usr/lib/vfioctl/", "/etc/libvirt/", "/run/libvirt/", "/etc/cdi/", "/var/run/cdi/")
+ROOTS = (
+    *_OF_KERNEL,
+    *_OF_BOOT,
+    "/usr/lib/vfioctl/",
+    "/etc/libvirt/",
+    "/run/libvirt/",
+    "/etc/cdi/",
+    "/var/run/cdi/",
+    "/run/vfioctl/",
+)
 _ABOVE_ROOTS = ("/", "/etc", "/etc/udev", "/run", "/usr", "/usr/lib", "/var", "/var/run")
+PERMISSIONS = "sim:permissions:"  # and a node, whose permissions are
 SUBJECTS = ("hwdb:", "nvml:", "sim:", "unit:", "user:")
 
 _PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f]+)+", re.ASCII)
@@ -116,6 +126,7 @@ class Tree:
             doomed += [f"{here}/{name}" for name in self.directories.get(here, ())]
             for kind in (self.files, self.links, self.refused, self.nodes, self.directories):
                 kind.pop(here, None)
+            self.properties.pop(f"{PERMISSIONS}{here}", None)
         parent, _, name = path.rpartition("/")
         self.directories.get(parent or "/", set()).discard(name)
         self._resolved.clear()

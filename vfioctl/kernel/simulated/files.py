@@ -69,6 +69,15 @@ def rebooted(tree: Tree, at_boot: Tree, *, boot_id: str) -> Tree:
     return at_boot
 
 
+def stamp_of(file: Path) -> tuple[int, int]:
+    """Return what differs after the file was replaced."""
+    try:
+        status = file.stat()
+    except OSError:
+        return 0, 0
+    return status.st_ino, status.st_mtime_ns
+
+
 def replace(file: Path, text: str) -> None:
     """Replace the file's text atomically, or create the file and its directory. Raises Untrusted, OSError."""
     with opened_directory(str(file.parent), make=PRIVATE_DIRECTORY) as directory:

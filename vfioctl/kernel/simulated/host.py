@@ -12,15 +12,15 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from vfioctl.errors import Busy, HostError, KernelRefused, NotPermitted, Stuck
 from vfioctl.kernel.feeds import Feed
-from vfioctl.kernel.host_paths import CDI_RUN
+from vfioctl.kernel.host_paths import ACCESS_RUN, CDI_RUN
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.protocol import EVERY_LINK, PCI_DEVICES, PCI_DRIVERS, Directory, Prefixes, Unanswered
 from vfioctl.kernel.recorded.host import Recorded, read_tree
-from vfioctl.kernel.recorded.tree import MOST_BYTES, Tree, form
+from vfioctl.kernel.recorded.tree import MOST_BYTES, PERMISSIONS, Tree, form
 from vfioctl.kernel.simulated import blocking, class_devices, groups, rules
 from vfioctl.kernel.simulated.blocking import MANAGING, UNDER_LOCK, block, blocked, release, step_of, subject_of
 from vfioctl.kernel.simulated.faults import DIE, HANG, HANG_THEN_RETURN, SLOW, Fault, SimulatedDeath, WouldBlock
-from vfioctl.kernel.simulated.files import BOOT_ID, KEPT_ROOTS, boot_file, rebooted, replace
+from vfioctl.kernel.simulated.files import BOOT_ID, KEPT_ROOTS, boot_file, rebooted, replace, stamp_of
 from vfioctl.kernel.untrusted_files import read_file
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class Simulated(Recorded):
     ) -> None:
         super().__init__(tree, description)
         self._file, self._faults, self._die = file, tuple(faults), die
-        self._stamp = _stamp(file) if file else None
+        self._stamp = stamp_of(file) if file else None
         self.mutex = threading.RLock()
         """One thread at a time reads or changes the tree."""
         self._lock = threading.Lock()
@@ -61,7 +61,7 @@ class Simulated(Recorded):
     @classmethod
     def at(cls, file: Path, *, faults: Sequence[Fault] = ()) -> Simulated:
         """The host in `file`. A fault `die` ends the process (exit code 137). Raises BadDocument."""
-        stamp = _stamp(file)  # before reading, so that a write by another process meanwhile is noticed
+        stamp = stamp_of(file)  # before reading, so that a write by another process meanwhile is noticed
         host = cls(read_tree(file), f"simulated host {file.name}", file=file, faults=faults, die=lambda: os._exit(137))
         host._stamp = stamp
         return host
@@ -70,7 +70,7 @@ class Simulated(Recorded):
     def tree(self) -> Tree:
         """The tree, read again when another process has changed its file."""
         with self.mutex:  # a change that another thread is making is in the tree, and not yet in the file
-            if self._file and (stamp := _stamp(self._file)) != self._stamp:
+            if self._file and (stamp := stamp_of(self._file)) != self._stamp:
                 self._tree, self._stamp = read_tree(self._file), stamp
                 rules.remember_natives(self._tree)
             return self._tree
@@ -144,7 +144,7 @@ class Simulated(Recorded):
 
     def replace_file(self, path: str, text: str | None) -> None:
         with self._effect(path, text or ""):
-            if not path.startswith((*KEPT_ROOTS, f"{CDI_RUN}/")):
+            if not path.startswith((*KEPT_ROOTS, f"{CDI_RUN}/", f"{ACCESS_RUN}/")):
                 raise HostError(f"{path} could not be written: a simulated host has no such directory")
             resolved = self.tree.resolve(path, follow_last=False)
             self.tree.remove(resolved)
@@ -158,6 +158,16 @@ class Simulated(Recorded):
             self.tree.remove(path)
             if target is not None:
                 self.tree.put_link(path, target)
+
+    def permissions(self, path: str) -> str:
+        self.device_number(path)
+        value = self.tree.properties.get(f"{PERMISSIONS}{path}", {}).get("value")
+        return value or ("0:0:600" if path[-1:].isdigit() else super().permissions(path))
+
+    def set_permissions(self, path: str, value: str) -> None:
+        with self._effect(path, value):
+            self.device_number(path)
+            self.tree.properties[f"{PERMISSIONS}{path}"] = {"value": value}
 
     def manage_vfs(self, address: str, *, on: bool) -> str:
         with self._effect(f"{MANAGING}{address}", str(int(on))):
@@ -284,12 +294,4 @@ class Simulated(Recorded):
                 self._stamp = None  # the tree is read again: a change that was not saved has not happened
                 why = f"{self._file} cannot be written: {error.strerror}"
                 raise NotPermitted(why, hint="make room for it") from None
-            self._stamp = _stamp(self._file)
-
-
-def _stamp(file: Path) -> tuple[int, int]:
-    try:
-        status = file.stat()
-    except OSError:
-        return 0, 0
-    return status.st_ino, status.st_mtime_ns
+            self._stamp = stamp_of(self._file)

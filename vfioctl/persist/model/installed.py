@@ -15,6 +15,7 @@ BOOT = "boot"
 FILES: Mapping[str, str] = {
     f"{PROGRAMS}/vfioctl-early": "udev/vfioctl-early",
     f"{UDEV_RULES}/62-vfioctl-boot.rules": "udev/62-vfioctl-boot.rules",
+    f"{UDEV_RULES}/99-vfioctl-access.rules": "udev/99-vfioctl-access.rules",
     f"{UNITS}/vfioctl-early.service": "systemd/vfioctl-early.service",
     f"{UNITS}/vfioctl-restore.service": "systemd/vfioctl-restore.service",
 }
