@@ -9,7 +9,7 @@ from vfioctl.access.model.record import node_of
 from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.model.access import ACCESS, Access, labelled_access
 from vfioctl.claims.model.claim import Claim, ClaimState
-from vfioctl.errors import KernelRefused, VfioctlError
+from vfioctl.errors import KernelRefused, StalePlan, VfioctlError
 from vfioctl.kernel.host_paths import ACCESS_RUN
 from vfioctl.kernel.lenient import names_in
 
@@ -56,8 +56,16 @@ class AccessApi:
 
     def renew(self, *, progress: Progress | None = None, cancel: Cancel | None = None) -> Outcome | None:
         """Set what differs. Raises what `plan` and `Session.apply` raise."""
-        plan = self.plan()
-        return None if plan is None else self._session.apply(plan, progress=progress, cancel=cancel)
+        for last in (False, False, True):
+            plan = self.plan()
+            if plan is None:
+                return None
+            try:
+                return self._session.apply(plan, progress=progress, cancel=cancel)
+            except StalePlan:  # udev has just handled a new node
+                if last:
+                    raise
+        return None
 
     def plan(self) -> Plan | None:
         """Plan what differs from the claims; None if nothing does. Raises BadSpec, StoreDamaged."""

@@ -5,7 +5,7 @@ from vfioctl.access.resources import AccessFile, NodePermissions, SetPermissions
 from vfioctl.core.registry import Parts
 
 PARTS = Parts(
-    resources=(AccessFile(), NodePermissions()),
+    resources=(NodePermissions(), AccessFile()),  # the note is written first: udev may handle a new node meanwhile
     actions=(SetPermissions(),),
     intents=(AccessIntent,),
 )

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit.conftest import Run
+from vfioctl.access.api import AccessApi
 from vfioctl.access.model.record import Record, record_in
 from vfioctl.access.plan.permissions import changes
 from vfioctl.claims.model.access import ACCESS, Access, access_in, labelled_access
 from vfioctl.claims.model.difference import DifferenceKind, Fix
+from vfioctl.core.change import Plan
 from vfioctl.errors import BadSpec, KernelRefused
 from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress
@@ -160,6 +162,21 @@ class TestClaims:
         assert "not the access of a claim" in made.problem
         assert made.claim.state == "held"
         assert kernel(host).permissions(NODE) == ROOT
+
+    def test_a_node_that_udev_handles_meanwhile_is_planned_again(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        plan = AccessApi.plan
+
+        def planned(api: AccessApi) -> Plan | None:
+            made = plan(api)
+            if kernel(host).permissions(NODE) == ROOT:
+                kernel(host).set_permissions(NODE, "0:1:666")
+            return made
+
+        monkeypatch.setattr(AccessApi, "plan", planned)
+        claim(host, "1000:0")
+        assert kernel(host).permissions(NODE) == ADA
 
     def test_a_failure_is_rolled_back_and_told(self) -> None:
         host = Host.simulated("hgx8", faults=[Fault(8, "errno", errno.EPERM)])
