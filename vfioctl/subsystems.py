@@ -143,7 +143,10 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
         commands={
             "doctor": Command(
                 LOOK, "Check what stops or harms passthrough on this host, and name a remedy for each problem."
-            )
+            ),
+            "report": Command(
+                LOOK, "Write what a bug report needs to a file, without what names a person or a machine."
+            ),
         },
         api="vfioctl.doctor.api:DoctorApi",
     ),

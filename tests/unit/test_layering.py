@@ -104,7 +104,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("actions", "parts", "api", "render", "cli"),
     ),
     "persist": ("model", "packaged", "resources", "probe", "plan", "parts", "api", "render", "cli"),
-    "doctor": ("model", "probe", "checks", "api", "render", "cli"),
+    "doctor": ("model", "probe", "checks", "report", "api", "render", "cli"),
     "overview": ("model", "watch", "reading", "api", "render", "cli"),
 }
 LOOSE = {"api", "parts", "actions", "checks", "records", "migrations", "render", "place", "resources", "packaged"}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ from vfioctl.errors import VfioctlError
 from vfioctl.inventory.api import InventoryApi
 
 if TYPE_CHECKING:
+    from vfioctl.claims.model.claim import Claim
+    from vfioctl.core.change import JournalEntry
     from vfioctl.core.published import BeingChanged
     from vfioctl.doctor.model.facts import Facts, FileText
     from vfioctl.doctor.model.result import DoctorDocument
@@ -33,6 +36,29 @@ class DoctorApi:
         from vfioctl.doctor.model.result import document_of
 
         return document_of(examine(self.facts(devices)))
+
+    def report(self) -> Mapping[str, str]:
+        """Return the texts of what a bug report needs, redacted, by the names of their files; README.txt first."""
+        from vfioctl import __version__
+        from vfioctl.claims.api import ClaimsApi
+        from vfioctl.console.documents import document_text, indented_text
+        from vfioctl.doctor.report.bundle import Known, private_words, report_files
+        from vfioctl.doctor.report.redaction import Redaction
+        from vfioctl.kernel.recorded.capture import capture
+        from vfioctl.kernel.recorded.tree import form
+
+        session = self._session
+        no_claims: tuple[Claim, ...] = ()
+        no_changes: tuple[JournalEntry, ...] = ()
+        claims, problem = session.from_ledger(partial(ClaimsApi(session).claims, live_only=False), no_claims)
+        changes, _ = session.from_ledger(session.entries, no_changes)
+        problems = [f"claims.json, changes.json: {problem}"] if problem else []
+        redaction = Redaction(private_words(session.kernel, claims, changes))
+        tree, unread = capture(session.kernel, redaction.pseudonyms)
+        tree.comments = ["# recorded by vfioctl report"]
+        doctor = indented_text(document_text(self.examine()))
+        known = Known(session.kernel, __version__, form(tree), unread, doctor, claims, changes, problems)
+        return report_files(known, redaction)
 
     def facts(self, devices: Sequence[str] = ()) -> Facts:
         """Return what the checks judge."""

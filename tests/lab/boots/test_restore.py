@@ -34,7 +34,6 @@ vfioctl sriov set 03:00.0 2 --persistent --yes
 vfioctl claim create --owner vm/web1 --device 02:00.0 --access nobody
 # as other packages do
 echo 'SUBSYSTEM=="vfio", GROUP="daemon", MODE="0666"' >/etc/udev/rules.d/70-other.rules
-vfioctl claim list
 """
 SECOND = f"""{RESTORED}
 for device in /sys/bus/pci/devices/*; do

@@ -96,6 +96,7 @@ ARGUMENTS = {
     "config check": ("",),
     "config show": ("",),
     "doctor": ("", "--all", "gpu0 gpu1", "\x1b[2J"),
+    "report": ("--dry-run", "-o \x1b[2J/x", ""),
     "holders": ("gpu0", "gpu1", "\x1b[2J"),
     "history": ("",),
     "history show": ("1", "2", "\x1b[2J"),

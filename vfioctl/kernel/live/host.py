@@ -15,6 +15,7 @@ from vfioctl.kernel import files, untrusted_files
 from vfioctl.kernel.descriptors import closing
 from vfioctl.kernel.feeds import Feed
 from vfioctl.kernel.live.changes import LiveChange
+from vfioctl.kernel.live.kernel_log import KERNEL_LOG, kernel_log
 from vfioctl.kernel.live.permissions import permissions_of
 from vfioctl.kernel.live.use import LiveUse, refused
 from vfioctl.kernel.open_nodes import BELIEVED_USERS
@@ -65,6 +66,8 @@ class Live(LiveUse, LiveChange):
                 return files.read_of_sysfs(path)
             if path.startswith("/proc/"):
                 return files.read_text(path)
+            if path == KERNEL_LOG:
+                return kernel_log()
             return untrusted_files.read_start(path, files.MOST_TEXT).decode("utf-8", "replace").rstrip("\n")
         except (OSError, ValueError) as error:
             raise refused(path, error) from None

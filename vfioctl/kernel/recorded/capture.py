@@ -12,8 +12,8 @@ from vfioctl.kernel.host_paths import SILENT, PlaceReader, places
 from vfioctl.kernel.lenient import names_in, nvidia_gpus, text_of
 from vfioctl.kernel.modalias import NATIVE, VFIO, Aliases, ids_in, modalias_of
 from vfioctl.kernel.protocol import ACPI_TABLES, PCI_DEVICES, Directory, Reader, Unanswered
+from vfioctl.kernel.recorded.redaction import Pseudonyms
 from vfioctl.kernel.recorded.tree import Node, Tree, unfit
-from vfioctl.units import UUID_FORM
 
 _LISTS = {"local_cpus": "local_cpulist", "cpumap": "cpulist"}
 """Masks of CPUs, and the files that say the same as lists."""
@@ -22,9 +22,6 @@ _L3 = "3"
 _MEMORY = re.compile(r"^.*MemTotal:.*", re.M)
 """The line of a node's meminfo that does not change every second."""
 IRQS, _IRQ, _MOST_IRQS = "/sys/kernel/irq", re.compile(r"[0-9]{1,6}", re.ASCII), 64
-_UUID = re.compile(rf"\b{UUID_FORM}\b", re.I)
-_MAC = re.compile(r"\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b", re.I)
-_UUID_PSEUDONYM, _MAC_PSEUDONYM = "00000000-0000-0000-0000-", "00:00:00:00:00:"
 # Words of the kernel command line about devices; all others may be private.
 _DEVICE_WORDS = re.compile(
     r"(intel_iommu|amd_iommu|iommu|iommu\.\w+|vfio[\w.-]*|pcie?[\w.]*|video|nomodeset|\w*blacklist|isolcpus|nohz_full"
@@ -32,9 +29,9 @@ _DEVICE_WORDS = re.compile(
 )
 
 
-def capture(kernel: Reader) -> tuple[Tree, list[str]]:
-    """The host's facts, redacted, and the files that could not be read."""
-    recording = _Capture(kernel)
+def capture(kernel: Reader, pseudonyms: Pseudonyms | None = None) -> tuple[Tree, list[str]]:
+    """The host's facts, redacted, and the files that could not be read. `pseudonyms`: of other texts about it."""
+    recording = _Capture(kernel, pseudonyms or Pseudonyms())
     recording.take_places()
     recording.take_nodes()
     recording.take_system()
@@ -43,10 +40,10 @@ def capture(kernel: Reader) -> tuple[Tree, list[str]]:
 
 
 class _Capture:
-    def __init__(self, kernel: Reader) -> None:
+    def __init__(self, kernel: Reader, pseudonyms: Pseudonyms) -> None:
         self._kernel, self.tree = kernel, Tree()
         self.unread: list[str] = []
-        self._pseudonyms: dict[str, str] = {}
+        self._redacted = pseudonyms.redacted
         self._modaliases: set[str] = set()
 
     def take_places(self) -> None:
@@ -151,13 +148,3 @@ class _Capture:
             aliases = Aliases(text)
             used = {a.line for name in self._modaliases for bus in (NATIVE, VFIO) for a in aliases.matching(name, bus)}
             self.tree.put(path, "\n".join(line for line in text.split("\n") if line in used))
-
-    def _redacted(self, text: str) -> str:
-        """Replaces UUIDs and MAC addresses, each always by the same pseudonym, so that files stay comparable."""
-        text = _UUID.sub(lambda m: self._pseudonym(m[0], _UUID_PSEUDONYM, "{:012x}"), text)
-        return _MAC.sub(lambda m: self._pseudonym(m[0], _MAC_PSEUDONYM, "{:02x}"), text)
-
-    def _pseudonym(self, private: str, begins: str, ends: str) -> str:
-        if private.startswith(begins):
-            return private
-        return self._pseudonyms.setdefault(private, begins + ends.format(len(self._pseudonyms) + 1))
