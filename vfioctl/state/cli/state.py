@@ -54,8 +54,8 @@ def show(
 ) -> None:
     """Write the state of the host as it is now, as a document for `apply` and `assert`.
 
-    It has the GPUs and their companions, other devices on VFIO now or at boot, PFs with VFs, and vGPUs. Applying it to
-    the same host changes nothing."""
+    It has the GPUs and their companions, other devices on VFIO now or at boot, PFs with VFs, and vGPUs. VFs that no
+    guest can have are only counted. Applying it to the same host changes nothing."""
     document, left_out = StateApi(opened(ctx)).present()
     if as_json:
         emit_document(document)

@@ -4,8 +4,9 @@ A setting that a document leaves out is left alone, and so is every device that 
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
@@ -19,15 +20,15 @@ NONE = "none"
 _MOST = 16_384
 _MOST_VFS = 65_535
 _MOST_PARAMETERS = 32
-ParameterName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_/-]{0,99}$")]
-ParameterValue = Annotated[str, Field(pattern="^[ -~]{0,1000}$")]
+_PARAMETER = re.compile("[A-Za-z0-9_][A-Za-z0-9_/-]{0,99}", re.ASCII)
+_VALUE = re.compile("[ -~]{0,1000}")
 
 
 class VfPlace(Value):
     """Which VF a device is: VFs have no identity of their own."""
 
     of: PciAddress = Field(description="address of the PF, as this document names it")
-    number: int = Field(ge=0, lt=_MOST_VFS, description="N of the link virtfnN")
+    number: int = Field(ge=0, le=_MOST_VFS, description="N of the link virtfnN")
 
 
 class DeviceState(Value):
@@ -73,9 +74,16 @@ class VgpuGoal(Value):
     type: str = Field(pattern="^[ -~]{1,100}$", description="id, name or profile")
     state: Presence = Presence.PRESENT
     at_boot: bool | None = Field(default=None, description="whether vfioctl creates it at each boot")
-    parameters: dict[ParameterName, ParameterValue] = Field(
-        default_factory=dict, max_length=_MOST_PARAMETERS, description="as for vgpu create --param"
-    )
+    parameters: dict[str, str] = Field(default_factory=dict, description="as for vgpu create --param")
+
+    @model_validator(mode="after")
+    def _check_parameters(self) -> Self:
+        if len(self.parameters) > _MOST_PARAMETERS:
+            raise ValueError(f"{self.name} has more than {_MOST_PARAMETERS} parameters")
+        for name, value in self.parameters.items():
+            if not _PARAMETER.fullmatch(name) or not _VALUE.fullmatch(value):
+                raise ValueError(f"{name[:40]!a} with this value is no parameter of a vGPU")
+        return self
 
     @property
     def name(self) -> str:
@@ -86,7 +94,7 @@ class VgpuGoal(Value):
 class HostState(Value):
     """The state of a host, or of some of its devices."""
 
-    version: Literal[1]
+    version: int = Field(ge=1, le=1)
     devices: tuple[DeviceState, ...] = Field(default=(), max_length=_MOST)
     vgpus: tuple[VgpuGoal, ...] = Field(default=(), max_length=_MOST)
 

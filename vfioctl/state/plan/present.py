@@ -1,5 +1,5 @@
 """Makes the document of a host as it is now. Pure. It has the GPUs and their companions, what is on VFIO now or at
-boot, PFs with VFs, these VFs, and vGPUs."""
+boot, PFs with VFs, and vGPUs with the functions that they are on. Other VFs are only counted."""
 
 from __future__ import annotations
 
@@ -43,16 +43,12 @@ def present(facts: HostFacts) -> tuple[HostState, tuple[str, ...]]:
 
 def _shown(facts: HostFacts, parents: Iterable[PciAddress]) -> tuple[PciAddress, ...]:
     inventory = facts.inventory
-    wanted = {f.address for f in inventory.functions if f.is_gpu or f.on_vfio or f.virtfns}
-    wanted |= {a for gpu in inventory.gpus for a in gpu.companions}
+    gpus = [gpu for gpu in inventory.gpus if not gpu.is_vf]
+    wanted = {f.address for f in (*gpus, *(f for f in inventory.functions if f.on_vfio or f.virtfns))}
+    wanted |= {a for gpu in gpus for a in gpu.companions}
     wanted |= {*facts.devices_at_boot, *facts.vfs_at_boot, *parents}
-    wanted |= {vf for address in set(wanted) for vf in _virtual(inventory, address)}
     wanted |= {pf for a in set(wanted) for pf in _physical(inventory, a)}
     return in_order(a for a in wanted if a in inventory.by_address and not inventory.by_address[a].is_bridge)
-
-
-def _virtual(inventory: Inventory, address: PciAddress) -> tuple[PciAddress, ...]:
-    return inventory.by_address[address].virtfns if address in inventory.by_address else ()
 
 
 def _physical(inventory: Inventory, address: PciAddress) -> tuple[PciAddress, ...]:
