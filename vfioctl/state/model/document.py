@@ -17,7 +17,7 @@ from vfioctl.units import Uuid
 
 NONE = "none"
 """The driver of a device without one, and of a device that vfioctl binds to none at boot."""
-_MOST = 16_384
+_MOST = 4096
 _MOST_VFS = 65_535
 _MOST_PARAMETERS = 32
 _PARAMETER = re.compile("[A-Za-z0-9_][A-Za-z0-9_/-]{0,99}", re.ASCII)

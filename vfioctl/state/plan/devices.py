@@ -39,6 +39,8 @@ def _refused(device: DeviceState, function: Function, found: Found) -> VfioctlEr
     """Why the driver, now or at boot, cannot be as it is to be."""
     address = function.address
     driver, at_boot = device.driver, device.driver_at_boot
+    if unknown := function.unknown.get("driver"):
+        return HostError(f"it is unknown which driver {address} is on: {unknown}", hint="try again, or run it as root")
     if found.of(device.address, compare.DRIVER) and driver == NONE and not function.on_vfio:
         return HostError(
             f"{address} is on {function.driver}: vfioctl takes no device from its own driver to leave it without one",
