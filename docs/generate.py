@@ -95,7 +95,7 @@ PRINTED: Mapping[str, Any] = {
     "reconcile": documents.Reconciliation,
     "recover-dry-run": documents.Repairs,
     "rom": documents.SavedRom,
-        "state-apply": documents.StateChanges,
+    "state-apply": documents.StateChanges,
     "state-assert": difference.Comparison,
     "state-show": HostState,
     "vgpu": Vgpu,

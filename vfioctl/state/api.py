@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from vfioctl.binding.api import BindingApi
@@ -116,7 +117,7 @@ class StateApi:
         Raises what planning and `Session.apply` raise; VerifyError if a difference remains."""
         prepared, done = self.prepare(state), set[str]()
         outcomes: list[Outcome] = []
-        refuse(prepared, partial=partial)
+        _refuse(prepared, partial=partial, before="nothing was changed")
         if confirm:
             confirm(prepared)
         with _reporting(outcomes):
@@ -126,7 +127,7 @@ class StateApi:
                     fresh = self._plan(step.intent) if number else plan  # its facts may be those after the others
                     outcomes.append(self._session.apply(fresh, progress=progress, cancel=cancel))
                 prepared = self.prepare(state)
-                refuse(prepared, partial=partial)
+                _refuse(prepared, partial=partial)
             if prepared.differences and not prepared.refused:
                 raise differs(Comparison(ok=False, differences=prepared.differences))
         return Applied(outcomes=tuple(outcomes), refused=prepared.refused)
@@ -171,10 +172,14 @@ def _name(file: str) -> str:
     return file.rpartition("/")[2].removesuffix(".toml").removesuffix(".json").lower()
 
 
-def refuse(prepared: Prepared, *, partial: bool = False) -> None:
-    """Raise the first reason why the document cannot be applied, with the words of all, unless `partial`."""
+def _refuse(prepared: Prepared, *, partial: bool, before: str = "") -> None:
+    """Raise the first reason why the document cannot be applied, with the words of all, unless `partial`.
+
+    `before`: what became of the host."""
     if prepared.refused and not partial:
-        raise refusal_of(prepared.refused)
+        error = refusal_of(prepared.refused)
+        error.restored = before
+        raise error
 
 
 def refusal_of(refused: Sequence[Refusal]) -> VfioctlError:
@@ -189,12 +194,12 @@ def refusal_of(refused: Sequence[Refusal]) -> VfioctlError:
     return first
 
 
-def differs(comparison: Comparison) -> VerifyError:
-    """Return the error about a host that is not as the document says."""
+def differs(comparison: Comparison, name: str = "FILE") -> VerifyError:
+    """Return the error about a host that is not as the document says. `name`: of its file."""
     number = len(comparison.differences)
     return VerifyError(
         f"the host is not as the document says, in {number} {'setting' if number == 1 else 'settings'}",
-        next_command="vfioctl state apply FILE --dry-run",
+        next_command=f"vfioctl state apply {quote(name)} --dry-run",
     )
 
 

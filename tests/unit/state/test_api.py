@@ -119,7 +119,7 @@ class TestAll:
 
     def test_a_held_device(self, fast_folder: Path) -> None:
         machine = BootableHost(fast_folder, original("busy"))
-        held = [f.address for f in machine.host.inventory().gpus if f.driver == "nvidia"][0]
+        held = next(f.address for f in machine.host.inventory().gpus if f.driver == "nvidia")
         state = having(only(shown(machine.host), held), held, driver="vfio-pci")
         with pytest.raises(DeviceInUse) as caught:
             machine.host.state.apply(state)

@@ -55,7 +55,7 @@ def test_what_is_written_is_read(name: str, write: Callable[[HostState], str], f
 
 
 @given(st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=100), st.booleans())
-def test_any_text_of_a_vgpu_is_written_and_read(text: str, at_boot: bool) -> None:  # noqa: FBT001
+def test_any_text_of_a_vgpu_is_written_and_read(text: str, at_boot: bool) -> None:
     goal = VgpuGoal(uuid=None, parent="mtty", type=text, at_boot=at_boot, parameters={"mtty/x-y": text})
     state = HostState(version=1, vgpus=(goal,))
     assert state_in(toml_text(state).encode(), "-") == state

@@ -92,7 +92,7 @@ def assert_state(ctx: typer.Context, file: File, *, as_json: AsJson = False) -> 
         draw(differences_page(comparison.differences, comparison.notes, width=width()))
     if comparison.ok:
         return
-    failure = differs(comparison)
+    failure = differs(comparison, file)
     if as_json:
         raise typer.Exit(failure.exit_code)
     raise failure

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from vfioctl.binding.model.binding import same_driver
 from vfioctl.binding.model.intents import BindIntent, UnbindIntent
-from vfioctl.errors import BadDocument, BadSpec, HostError, VfioctlError
+from vfioctl.errors import BadDocument, BadSpec, DeviceInUse, HostError, VfioctlError
 from vfioctl.inventory.model.functions import Function, Inventory, is_vfio_driver
+from vfioctl.inventory.model.scope import named
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.state.model.difference import Refusal, Step
 from vfioctl.state.model.document import NONE, DeviceState, HostState
@@ -21,24 +22,23 @@ _LASTING = "only what is there now is made persistent"
 
 def changes_of(state: HostState, found: Found) -> Iterator[Part]:
     """Yield the changes of all devices, and what cannot be changed."""
-    bound: list[tuple[DeviceState, Function]] = []
+    able: list[tuple[DeviceState, Function]] = []
     for device in state.devices:
         function = found.function(device)
         if function is None:
             continue
         yield from _vfs(device, function, found)
-        if error := _refused(device, function, found):
+        if error := _refused(device, function, found) or _refused_at_boot(device, function, found):
             yield Refusal(name=device.address, error=error)
-        elif _binds(device, found):
-            bound.append((device, function))
-    yield from _unbound(state, found)
-    yield from _bound(bound, found)
+        else:
+            able.append((device, function))
+    yield from _unbound(able, found)
+    yield from _bound([entry for entry in able if _binds(entry[0], found)], found)
 
 
 def _refused(device: DeviceState, function: Function, found: Found) -> VfioctlError | None:
-    """Why the driver, now or at boot, cannot be as it is to be."""
-    address = function.address
-    driver, at_boot = device.driver, device.driver_at_boot
+    """Why the driver cannot be as it is to be now."""
+    address, driver = function.address, device.driver
     if unknown := function.unknown.get("driver"):
         return HostError(f"it is unknown which driver {address} is on: {unknown}", hint="try again, or run it as root")
     if found.of(device.address, compare.DRIVER) and driver == NONE and not function.on_vfio:
@@ -46,13 +46,24 @@ def _refused(device: DeviceState, function: Function, found: Found) -> VfioctlEr
             f"{address} is on {function.driver}: vfioctl takes no device from its own driver to leave it without one",
             hint="leave out its driver, or name another one",
         )
+    if function.boot_vga and not function.on_vfio and _binds(device, found) and not device.boot_display:
+        return DeviceInUse(
+            f"{named(function)} is the boot display: the console goes dark without it",
+            hint="log in over the network first, then say boot_display = true in its entry",
+        )
+    return None
+
+
+def _refused_at_boot(device: DeviceState, function: Function, found: Found) -> VfioctlError | None:
+    """Why the driver cannot be as it is to be at boot."""
+    address, at_boot = function.address, device.driver_at_boot
     if not found.of(device.address, compare.DRIVER_AT_BOOT):
         return None
     if address in found.facts.damaged:
         return _damaged(device.address, found.facts.damaged[address])
-    if at_boot == NONE or same_driver(at_boot, driver or function.driver):
+    if at_boot == NONE or same_driver(at_boot, device.driver or function.driver):
         return None
-    now = driver or function.driver or "no driver"
+    now = device.driver or function.driver or "no driver"
     return BadSpec(
         f"{address} is to be on {now} now, and on {at_boot} at boot: {_LASTING}", hint=f'driver = "{at_boot}"'
     )
@@ -73,19 +84,17 @@ def _binds(device: DeviceState, found: Found) -> bool:
     return now or at_boot
 
 
-def _unbound(state: HostState, found: Found) -> Iterator[Step]:
+def _unbound(able: Iterable[tuple[DeviceState, Function]], found: Found) -> Iterator[Step]:
     """The devices that return to drivers of the host, those of one card and one driver together."""
-    clusters: dict[tuple[PciAddress, str], list[DeviceState]] = {}
+    clusters: dict[tuple[PciAddress, str], list[tuple[DeviceState, Function]]] = {}
     inventory = found.facts.inventory
-    for device in state.devices:
-        function, driver = found.function(device), device.driver or ""
-        if function is None or not found.of(device.address, compare.DRIVER) or is_vfio_driver(driver):
-            continue
-        if driver != NONE or function.on_vfio:
-            clusters.setdefault((inventory.card_of(function.address)[0], driver), []).append(device)
+    for device, function in able:
+        driver = device.driver or ""
+        if found.of(device.address, compare.DRIVER) and not is_vfio_driver(driver):
+            clusters.setdefault((inventory.card_of(function.address)[0], driver), []).append((device, function))
     for (_, driver), members in clusters.items():
-        functions = [function for device in members if (function := found.function(device))]
-        forgets = any(device.driver_at_boot == NONE for device in members)
+        functions = [function for _, function in members]
+        forgets = any(device.driver_at_boot == NONE for device, _ in members)
         intent = UnbindIntent(
             devices=tuple(f.address for f in functions),
             driver=None if driver == NONE else driver,
@@ -96,7 +105,7 @@ def _unbound(state: HostState, found: Found) -> Iterator[Step]:
         yield Step(
             phase=UNBIND,
             intent=intent,
-            names=tuple(device.address for device in members),
+            names=tuple(device.address for device, _ in members),
             own=cards,
             changes=cards | vfs_of,
             needs=cards | _physical(functions),
