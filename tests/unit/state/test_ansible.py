@@ -1,7 +1,7 @@
 """The playbook in the how-to, as it stands there: run by Ansible where it is installed, and interpreted everywhere.
 
-The interpreter knows what the playbook uses, and no more: two modules, `register`, and expressions of `changed_when` and
-`failed_when` in which Jinja2 and Python differ by one filter."""
+The interpreter knows what the playbook uses, and no more: two modules, `register`, and expressions of `changed_when`
+and `failed_when` in which Jinja2 and Python differ by one filter."""
 
 from __future__ import annotations
 
