@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -146,6 +146,7 @@ class StateApi:
         from vfioctl.binding.model.definition import locate_all
         from vfioctl.state.model.facts import BoundAtBoot, HostFacts
         from vfioctl.vgpu.model.intents import CreateVgpuIntent, SetVfsIntent
+        from vfioctl.vgpu.model.vgpu import VgpuState
 
         inventory = InventoryApi(self._session).inventory()
         definitions, damaged = BindingApi(self._session).definitions()
@@ -154,7 +155,7 @@ class StateApi:
         places = locate_all(definitions, inventory)
         return HostFacts(
             inventory=inventory,
-            vgpus=vgpus.vgpus(),
+            vgpus=tuple(v for v in vgpus.vgpus().instances if v.state is not VgpuState.DEFINED),
             devices_at_boot={
                 place.address: BoundAtBoot(driver=definitions[file].driver, name=definitions[file].address)
                 for file, place in places.items()
@@ -164,12 +165,16 @@ class StateApi:
             vgpus_at_boot={
                 str(next(iter(i.uuids), i.parent)): i for i in wanted.values() if isinstance(i, CreateVgpuIntent)
             },
-            damaged={_name(file): f"damaged: {why}" for file, why in {**damaged, **damaged_vgpus}.items()},
+            damaged=_by_name(damaged),
+            damaged_vgpus=_by_name(damaged_vgpus),
+            missing={definitions[file].address: place.why for file, place in places.items() if not place.address},
         )
 
 
-def _name(file: str) -> str:
-    return file.rpartition("/")[2].removesuffix(".toml").removesuffix(".json").lower()
+def _by_name(damaged: Mapping[str, str]) -> Mapping[str, str]:
+    """Why definitions cannot be used, by the device or UUID that their files are named after."""
+    names = {file: file.rpartition("/")[2].removesuffix(".toml").removesuffix(".json") for file in damaged}
+    return {names[file].lower(): f"damaged: {why}" for file, why in damaged.items()}
 
 
 def _refuse(prepared: Prepared, *, partial: bool, before: str = "") -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from tests.hosts.vgpu_machines import BootableHost
 from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.state.api import Applied
+from vfioctl.state.model.difference import Applied
 from vfioctl.state.model.document import DeviceState, HostState, Presence, VfPlace, VgpuGoal
 from vfioctl.units import Uuid
 

@@ -161,10 +161,28 @@ class TestAtBoot:
         server.does(lambda host: host.binding.plan_bind([GPU], persistent=True))
         server.add(f"{DEVICES}/{GPU}.toml", "nonsense")
         assert [d.driver_at_boot for d in only(shown(server.host), GPU).devices] == [None]
+        (told,) = server.host.state.present()[1]
+        assert told.startswith(f"what vfioctl restores of {GPU} at boot is left out: damaged: ")
         state = having(only(shown(server.host), GPU), GPU, driver_at_boot="vfio-pci")
         ((_, setting, _, found),) = settings(server.host, state)
         assert (setting, found[:8]) == ("driver_at_boot", "damaged:")
         assert "cannot be used" in str(refusals(server.host, state)[GPU])
+
+    def test_a_damaged_definition_of_vfs(self, xe: BootableHost) -> None:
+        xe.add(f"{OWN_DEFINITIONS}/{XE}.json", "nonsense")
+        assert [d.vfs_at_boot for d in only(shown(xe.host), XE).devices] == [None]
+        for wanted in (0, 2):
+            state = having(only(shown(xe.host), XE), XE, vfs=2, vfs_at_boot=wanted)
+            assert "cannot be used" in str(refusals(xe.host, state)[XE])
+        assert reach(xe, having(only(shown(xe.host), XE), XE, vfs=2)) == [f"sriov set {XE} 2"]
+
+    def test_of_a_device_that_is_gone_is_told(self, server: BootableHost) -> None:
+        server.does(lambda host: host.binding.plan_bind([GPU], persistent=True))
+        file = f"{DEVICES}/{GPU}.toml"
+        server.add(file, server.tree.files[file].replace('"2330"', '"9999"'))
+        state, told = server.host.state.present()
+        assert [d.driver_at_boot for d in only(state, GPU).devices] == ["none"]
+        assert told[0].startswith(f"what vfioctl restores of {GPU} at boot is left out: no such device")
 
 
 class TestIdentity:

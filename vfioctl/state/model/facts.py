@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 
 from vfioctl.core.frozen import record_class
 from vfioctl.inventory.model.functions import Inventory
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.vgpu.model.intents import CreateVgpuIntent
-from vfioctl.vgpu.model.vgpu import Vgpus
+from vfioctl.vgpu.model.vgpu import Vgpu
 
 
 @record_class
@@ -20,12 +22,13 @@ class BoundAtBoot:
     """The address in the definition: another one if the device has moved since."""
 
 
-@record_class
+@dataclass(frozen=True, kw_only=True)
 class HostFacts:
     """One host at one moment."""
 
     inventory: Inventory
-    vgpus: Vgpus
+    vgpus: tuple[Vgpu, ...]
+    """Those that exist."""
     devices_at_boot: Mapping[PciAddress, BoundAtBoot]
     """By the present address."""
     vfs_at_boot: Mapping[PciAddress, int]
@@ -33,4 +36,12 @@ class HostFacts:
     vgpus_at_boot: Mapping[str, CreateVgpuIntent]
     """By UUID, or the address of the VF."""
     damaged: Mapping[str, str]
-    """Why a definition cannot be used, by the device or UUID that its file is named after."""
+    """Why a definition of a device cannot be used, by the address that its file is named after."""
+    damaged_vgpus: Mapping[str, str]
+    """Why a definition of a vGPU, or of VFs, cannot be used, by its UUID or address."""
+    missing: Mapping[str, str]
+    """Why a device that is bound at boot is not found, by the address in its definition."""
+
+    @cached_property
+    def vgpu_by_id(self) -> Mapping[str, Vgpu]:
+        return {vgpu.id: vgpu for vgpu in self.vgpus}

@@ -37,11 +37,11 @@ def _of_device(device: DeviceState, facts: HostFacts, places: Places) -> Iterato
 
 def _settings(device: DeviceState, facts: HostFacts, address: PciAddress) -> Iterator[tuple[str, str | None, str]]:
     function, at_boot = facts.inventory.by_address[address], facts.devices_at_boot.get(address)
-    damage = facts.damaged.get(address, "")
     unknown = function.unknown.get("driver", "")
     yield DRIVER, device.driver, f"unknown: {unknown}" if unknown else function.driver or NONE
-    yield DRIVER_AT_BOOT, device.driver_at_boot, damage or (at_boot.driver if at_boot else NONE)
+    yield DRIVER_AT_BOOT, device.driver_at_boot, facts.damaged.get(address) or (at_boot.driver if at_boot else NONE)
     yield VFS, _text(device.vfs), str(len(function.virtfns))
+    damage = facts.damaged_vgpus.get(address)
     yield VFS_AT_BOOT, _text(device.vfs_at_boot), damage or str(facts.vfs_at_boot.get(address, 0))
 
 
@@ -60,10 +60,8 @@ def id_of(goal: VgpuGoal, places: Places) -> str | None:
 
 
 def existing(goal: VgpuGoal, facts: HostFacts, places: Places) -> Vgpu | None:
-    """The vGPU, if it exists: live, or in any other state but merely defined."""
-    name = id_of(goal, places)
-    of_it = (v for v in facts.vgpus.instances if v.id == name and v.state is not VgpuState.DEFINED)
-    return next(of_it, None)
+    """The vGPU, if it exists."""
+    return facts.vgpu_by_id.get(id_of(goal, places) or "")
 
 
 def _of_vgpu(goal: VgpuGoal, facts: HostFacts, places: Places) -> Iterator[Difference]:
@@ -72,7 +70,7 @@ def _of_vgpu(goal: VgpuGoal, facts: HostFacts, places: Places) -> Iterator[Diffe
     for setting, wanted, found in _vgpu_settings(goal, vgpu, places):
         if wanted != found:
             yield Difference(name=goal.name, setting=setting, wanted=wanted, found=found)
-    if goal.at_boot is not None and (damage := facts.damaged.get(name or "")):
+    if goal.at_boot is not None and (damage := facts.damaged_vgpus.get(name or "")):
         yield Difference(name=goal.name, setting=AT_BOOT, wanted=_YES_NO[goal.at_boot], found=damage)
     elif goal.at_boot is not None and at_boot is not goal.at_boot:
         yield Difference(name=goal.name, setting=AT_BOOT, wanted=_YES_NO[goal.at_boot], found=_YES_NO[at_boot])

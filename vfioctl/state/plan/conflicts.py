@@ -10,6 +10,7 @@ from vfioctl.binding.model.definition import DEFINITION
 from vfioctl.core.change import Change, Plan
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.model.functions import is_vfio_driver
+from vfioctl.inventory.model.values import PciAddress
 from vfioctl.state.model.document import NONE, DeviceState, HostState
 from vfioctl.state.plan.places import Places
 from vfioctl.vgpu.model.kinds import BINDING
@@ -20,7 +21,7 @@ def conflict_in(plan: Plan, state: HostState, places: Places, expected: Collecti
     `expected`: devices, by their names, that another change concerns as well."""
     devices = {places[device.address].address: device for device in state.devices if device.address not in expected}
     for change in plan.changes:
-        device = next((d for address, d in devices.items() if address == change.subject), None)
+        device = devices.get(PciAddress(change.subject)) if ":" in change.subject else None
         for wanted, becomes in _contradictions(change, device) if device else ():
             return BadSpec(
                 f"{change.subject} is to be {wanted}, but {plan.intent.title()} makes it {becomes}",

@@ -171,8 +171,8 @@ def _vfs(device: DeviceState, function: Function, found: Found) -> Iterator[Part
     wanted = len(function.virtfns) if device.vfs is None else device.vfs
     at_boot = device.vfs_at_boot
     lasts = found.of(device.address, compare.VFS_AT_BOOT) and at_boot != 0
-    if lasts and address in found.facts.damaged:
-        yield Refusal(name=device.address, error=_damaged(device.address, found.facts.damaged[address]))
+    if found.of(device.address, compare.VFS_AT_BOOT) and (damage := found.facts.damaged_vgpus.get(address)):
+        yield Refusal(name=device.address, error=_damaged(device.address, damage))
         return
     counts = found.of(device.address, compare.VFS)
     if at_boot and at_boot != wanted and (lasts or counts):

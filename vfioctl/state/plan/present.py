@@ -3,7 +3,7 @@ boot, PFs with VFs, and vGPUs with the functions that they are on. Other VFs are
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from pydantic import ValidationError
@@ -18,7 +18,6 @@ from vfioctl.state.model.document import NONE, DeviceState, HostState, Presence,
 from vfioctl.state.model.facts import HostFacts
 from vfioctl.state.plan.places import numbered_vfs
 from vfioctl.units import UUID, Uuid
-from vfioctl.vgpu.model.intents import CreateVgpuIntent
 from vfioctl.vgpu.model.vgpu import Dialect, Vgpu, VgpuState
 
 Entry = TypeVar("Entry", bound=Value)
@@ -38,6 +37,8 @@ def present(facts: HostFacts) -> tuple[HostState, tuple[str, ...]]:
     kept = [vgpu for vgpu in vgpus if ":" not in vgpu.parent or vgpu.parent in named]
     left += (f"{vgpu.name} is left out: its parent {vgpu.parent} is not there" for vgpu in vgpus if vgpu not in kept)
     left += (f"{address} could not be read: {why}" for address, why in facts.inventory.unread.items())
+    lost = {**facts.damaged, **facts.damaged_vgpus, **facts.missing}
+    left += (f"what vfioctl restores of {name} at boot is left out: {why}" for name, why in lost.items())
     return HostState(version=1, devices=tuple(devices), vgpus=tuple(kept)), tuple(left)
 
 
@@ -58,7 +59,7 @@ def _physical(inventory: Inventory, address: PciAddress) -> tuple[PciAddress, ..
 
 def _device(function: Function, facts: HostFacts, shown: set[PciAddress], left: list[str]) -> DeviceState | None:
     address, inventory = function.address, facts.inventory
-    at_boot, damage = facts.devices_at_boot.get(address), facts.damaged.get(address)
+    at_boot, damaged = facts.devices_at_boot.get(address), address in facts.damaged
     has_vfs = bool(function.virtfns or function.sriov_totalvfs or address in facts.vfs_at_boot)
     number = _number(inventory, function, shown)
 
@@ -66,10 +67,10 @@ def _device(function: Function, facts: HostFacts, shown: set[PciAddress], left: 
         return DeviceState(
             address=address,
             driver=None if "driver" in function.unknown else function.driver or NONE,
-            driver_at_boot=None if damage else at_boot.driver if at_boot else NONE,
+            driver_at_boot=None if damaged else at_boot.driver if at_boot else NONE,
             boot_display=function.boot_vga and function.on_vfio,
             vfs=len(function.virtfns) if has_vfs else None,
-            vfs_at_boot=facts.vfs_at_boot.get(address, 0) if has_vfs and not damage else None,
+            vfs_at_boot=facts.vfs_at_boot.get(address, 0) if has_vfs and address not in facts.damaged_vgpus else None,
             vf=number,
             identity=None if number else identity_of(inventory, function),
         )
@@ -89,16 +90,16 @@ def _number(inventory: Inventory, function: Function, shown: set[PciAddress]) ->
 
 
 def _live(facts: HostFacts, left: list[str]) -> Iterator[VgpuGoal]:
-    for vgpu in facts.vgpus.instances:
+    for vgpu in facts.vgpus:
         if vgpu.state is VgpuState.LIVE and vgpu.dialect in _KNOWN_BY_ID:
             yield from _goal(vgpu, facts, left)
-        elif vgpu.state is not VgpuState.DEFINED and vgpu.dialect in _KNOWN_BY_ID:
+        elif vgpu.dialect in _KNOWN_BY_ID:
             left.append(f"{vgpu.id} is left out: it is {vgpu.state}")
 
 
 def _goal(vgpu: Vgpu, facts: HostFacts, left: list[str]) -> Iterator[VgpuGoal]:
     kind = vgpu.type if vgpu.dialect is Dialect.MDEV else vgpu.profile or vgpu.type_name or vgpu.type
-    at_boot = None if vgpu.id in facts.damaged else vgpu.id in facts.vgpus_at_boot
+    at_boot = None if vgpu.id in facts.damaged_vgpus else vgpu.id in facts.vgpus_at_boot
     listed = vgpu.attributes.get(_PARAMETERS, "").strip()
     parameters = {f"nvidia/{_PARAMETERS}": listed} if listed else {}
     try:
@@ -109,9 +110,8 @@ def _goal(vgpu: Vgpu, facts: HostFacts, left: list[str]) -> Iterator[VgpuGoal]:
 
 def _defined(facts: HostFacts, left: list[str]) -> Iterator[VgpuGoal]:
     """What is created at each boot, and does not exist now."""
-    there = {vgpu.id for vgpu in facts.vgpus.instances if vgpu.state is not VgpuState.DEFINED}
-    absent: Mapping[str, CreateVgpuIntent] = {n: i for n, i in facts.vgpus_at_boot.items() if n not in there}
-    for name, intent in absent.items():
+    absent = ((name, intent) for name, intent in facts.vgpus_at_boot.items() if name not in facts.vgpu_by_id)
+    for name, intent in absent:
         try:
             yield VgpuGoal(
                 uuid=_uuid(name), parent=intent.parent or name, type=intent.type, state=Presence.ABSENT, at_boot=True

@@ -39,8 +39,8 @@ def changes_of(state: HostState, found: Found) -> Iterator[Part]:
 
 def _refused(goal: VgpuGoal, vgpu: Vgpu | None, found: Found) -> VfioctlError | None:
     name = goal.name
-    if compare.id_of(goal, found.places) in found.facts.damaged and found.of(name, compare.AT_BOOT):
-        why = found.facts.damaged[compare.id_of(goal, found.places) or ""]
+    if compare.id_of(goal, found.places) in found.facts.damaged_vgpus and found.of(name, compare.AT_BOOT):
+        why = found.facts.damaged_vgpus[compare.id_of(goal, found.places) or ""]
         return BadDocument(f"the definition of {name} cannot be used: {why}", hint="repair it, or remove it")
     if goal.state is Presence.ABSENT:
         if goal.at_boot:
