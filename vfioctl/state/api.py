@@ -8,7 +8,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from vfioctl.binding.api import BindingApi
-from vfioctl.errors import HostError, VerifyError, VfioctlError
+from vfioctl.errors import HostError, StalePlan, VerifyError, VfioctlError
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.state.model.difference import Applied, Comparison, Prepared, Refusal
 from vfioctl.vgpu.api import VgpuApi
@@ -16,6 +16,7 @@ from vfioctl.vgpu.api import VgpuApi
 if TYPE_CHECKING:
     from vfioctl.core.change import Intent, Outcome, Plan
     from vfioctl.core.events import Cancel, Progress
+    from vfioctl.inventory.model.functions import Inventory
     from vfioctl.session import Session
     from vfioctl.state.model.difference import Step
     from vfioctl.state.model.document import HostState
@@ -68,7 +69,7 @@ class StateApi:
         expected = {later.name for later in steps.later}
         for step in steps.steps:
             try:
-                planned.append((step, self._planned(step, state, places, expected)))
+                planned.append((step, self._planned(step, state, facts, places, expected)))
             except VfioctlError as error:
                 refused += [Refusal(name=name, error=error) for name in step.names]
         return Prepared(
@@ -77,12 +78,13 @@ class StateApi:
             later=steps.later,
             differences=found,
             notes=moved(state, places),
+            inventory=facts.inventory,
         )
 
-    def _planned(self, step: Step, state: HostState, places: Places, expected: set[str]) -> Plan:
+    def _planned(self, step: Step, state: HostState, facts: HostFacts, places: Places, expected: set[str]) -> Plan:
         from vfioctl.state.plan.conflicts import conflict_in
 
-        plan = self._plan(step.intent)
+        plan = self._plan(step.intent, facts.inventory)
         if plan.nothing_to_do:
             raise HostError(
                 f"no change brings {', '.join(step.names)} there: {step.intent.title()} finds nothing to do",
@@ -92,12 +94,17 @@ class StateApi:
             raise conflict
         return plan
 
-    def _plan(self, intent: Intent) -> Plan:
+    def _plan(self, intent: Intent, found_in: Inventory) -> Plan:
+        """Plan an intent. Raises StalePlan if an address has another device by now than where devices were found."""
+        from vfioctl.state.plan.conflicts import exchanged
         from vfioctl.vgpu.model.intents import SetVfsIntent
 
         if isinstance(intent, SetVfsIntent):
             self._session.refuse_parts(intent.devices)
-        return self._session.plan_again(intent)
+        plan = self._session.plan_again(intent)
+        if address := exchanged(plan, found_in):
+            raise StalePlan(f"another device has taken the place of {address}", hint="try again")
+        return plan
 
     def apply(
         self,
@@ -124,7 +131,9 @@ class StateApi:
             while prepared.planned:
                 for number, (step, plan) in enumerate(prepared.planned):
                     self._refuse_again(step.intent, done)
-                    fresh = self._plan(step.intent) if number else plan  # its facts may be those after the others
+                    fresh = plan
+                    if number:  # its facts may be those after the others
+                        fresh = self._plan(step.intent, prepared.inventory)
                     outcomes.append(self._session.apply(fresh, progress=progress, cancel=cancel))
                 prepared = self.prepare(state)
                 _refuse(prepared, partial=partial)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,14 @@ from vfioctl.errors import (
     DeviceInUse,
     DeviceMissing,
     KernelRefused,
+    StalePlan,
     Unfinished,
     VerifyError,
     VfioctlError,
 )
 from vfioctl.host import Host
+from vfioctl.inventory.api import InventoryApi
+from vfioctl.inventory.model.functions import Inventory
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.simulated.faults import DIE, Fault, SimulatedDeath
 from vfioctl.kernel.simulated.host import Simulated
@@ -176,6 +180,27 @@ class TestBetweenTwoPlans:
         with pytest.raises(VerifyError, match="something has changed it back"):
             after_plan(server.host, 3, undo).state.apply(bound)
         assert drivers(server) == ["nvidia", "vfio-pci", "vfio-pci"]
+
+
+def test_a_device_that_is_exchanged_while_it_is_planned_for_is_not_taken(
+    server: BootableHost, bound: HostState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was found by its identity; when it is planned for, its address has another device."""
+    host, reading = server.host, InventoryApi.inventory
+
+    def exchanging(api: InventoryApi, **more: Any) -> Inventory:
+        found = reading(api, **more)
+        monkeypatch.undo()
+        functions = (replace(f, device_id="9999") if f.address == GPUS[0] else f for f in found.functions)
+        return replace(found, functions=tuple(functions))
+
+    identity = bound.devices[0].identity
+    assert identity is not None
+    bound = having(bound, GPUS[0], identity=identity.model_copy(update={"device": "9999"}))
+    monkeypatch.setattr(InventoryApi, "inventory", exchanging)
+    with pytest.raises(StalePlan, match=f"another device has taken the place of {GPUS[0]}"):
+        host.state.apply(bound)
+    assert drivers(server) == ["nvidia"] * 3
 
 
 def test_a_refusal_of_the_kernel_puts_back_that_plan_only(server: BootableHost, bound: HostState) -> None:

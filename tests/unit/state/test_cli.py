@@ -108,6 +108,17 @@ class TestApply:
         assert (answer.code, answer.err) == (0, "Nothing was changed: this is a dry run.\n")
         golden("state/dry-run.txt", answer.out)
 
+    def test_a_dry_run_names_what_comes_later(self, terminal: Run, run: Run, tmp_path: Path, golden: Golden) -> None:
+        file, pf = tmp_path / "x.toml", "0000:00:02.0"
+        vf = f'[[devices]]\naddress = "0000:00:02.1"\ndriver = "vfio-pci"\nvf = {{ of = "{pf}", number = 0 }}\n'
+        file.write_text(run("state show --simulate laptop").out.replace("vfs = 0", "vfs = 2") + vf)
+        answer = terminal(f"state apply {file} --dry-run --simulate laptop")
+        assert answer.code == 0
+        golden("state/later.txt", answer.out)
+        answer = run(f"state apply {file} --dry-run --json --simulate laptop")
+        assert [later["name"] for later in answer.document["later"]] == ["0000:00:02.1"]
+        assert run(f"state apply {file} --yes --simulate laptop").code == 0
+
     def test_a_dry_run_can_be_saved_and_applied(self, run: Run, file: Path, tmp_path: Path) -> None:
         answer = run(f"state apply {file} --dry-run --json --simulate hgx8")
         assert (answer.code, answer.document["changed"]) == (0, True)

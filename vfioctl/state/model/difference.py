@@ -5,6 +5,7 @@ from __future__ import annotations
 from vfioctl.core.change import Intent, Outcome, Plan
 from vfioctl.core.frozen import record_class
 from vfioctl.errors import VfioctlError
+from vfioctl.inventory.model.functions import Inventory
 
 
 @record_class
@@ -78,6 +79,8 @@ class Prepared:
     later: tuple[Later, ...]
     differences: tuple[Difference, ...]
     notes: tuple[str, ...]
+    inventory: Inventory
+    """In which the devices were found."""
 
     @property
     def plans(self) -> tuple[Plan, ...]:

@@ -1,5 +1,5 @@
-"""Refuses a plan that would change another device of the document to what the document does not want. Pure: a card goes
-to VFIO whole, whichever of its functions was named."""
+"""Refuses a plan that would change another device of the document to what the document does not want: a card goes to
+VFIO whole, whichever of its functions was named; and one about a device that was exchanged meanwhile. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from vfioctl.binding.model.binding import KERNEL_CHOICE, Binding, same_driver
 from vfioctl.binding.model.definition import DEFINITION
 from vfioctl.core.change import Change, Plan
 from vfioctl.errors import BadSpec
-from vfioctl.inventory.model.functions import is_vfio_driver
+from vfioctl.inventory.model.functions import Inventory, is_vfio_driver
+from vfioctl.inventory.model.scope import FUNCTION
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.state.model.document import NONE, DeviceState, HostState
 from vfioctl.state.plan.places import Places
@@ -44,3 +45,12 @@ def _contradictions(change: Change, device: DeviceState) -> Iterator[tuple[str, 
         if lasts is not bool(change.after):
             words = {True: "bound to VFIO at boot", False: "bound to nothing at boot"}
             yield words[lasts], words[not lasts]
+
+
+def exchanged(plan: Plan, found_in: Inventory) -> str:
+    """The first address at which the plan has found another device than `found_in`; empty if there is none."""
+    for fact in plan.facts_of(FUNCTION):
+        function = found_in.by_address.get(PciAddress(fact.subject))
+        if function and function.identity != fact.values["identity"]:
+            return fact.subject
+    return ""
