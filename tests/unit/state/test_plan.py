@@ -16,7 +16,12 @@ from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.host_paths import DEVICES, OWN_DEFINITIONS
 from vfioctl.state.model.difference import Difference
 from vfioctl.state.model.document import HostState, Presence
+from vfioctl.state.plan.compare import differences
 from vfioctl.state.plan.places import places_of
+from vfioctl.state.plan.present import present
+from vfioctl.state.plan.steps import steps_of
+from vfioctl.vgpu.model.intents import CreateVgpuIntent
+from vfioctl.vgpu.model.vgpu import VgpuState
 
 GPU, TWIN = "0000:43:00.0", "0000:52:00.0"
 VF, OTHER_VF = "0000:03:00.1", "0000:03:00.2"
@@ -65,6 +70,26 @@ def test_an_empty_document_leaves_everything_alone() -> None:
     assert Host.recorded("hgx8").state.compare(HostState(version=1)).ok
 
 
+def test_what_no_document_can_have_is_left_out_and_told() -> None:
+    """Text of a host that is no driver's name or vGPU type, and vGPUs that are about to go."""
+    facts = Host.recorded("a2").state._facts()
+    gpu, (one, two) = facts.inventory.gpus[0], facts.vgpus[:2]
+    functions = (replace(f, driver="a b") if f is gpu else f for f in facts.inventory.functions)
+    vgpus = (replace(one, type="\x1b[2J"), replace(two, state=VgpuState.ZOMBIE))
+    at_boot = {"no uuid": CreateVgpuIntent(type="x", parent="a b", uuids=())}
+    inventory = replace(facts.inventory, functions=tuple(functions), unread={PciAddress("0000:99:00.0"): "EIO"})
+    state, told = present(replace(facts, inventory=inventory, vgpus=vgpus, vgpus_at_boot=at_boot))
+    assert gpu.address not in {device.address for device in state.devices}
+    assert state.vgpus == ()
+    assert [text.partition(":")[0] if text[0] != "0" else text[:12] for text in told] == [
+        f"{one.id} is left out",
+        f"{two.id} is left out",
+        "no uuid is left out",
+        gpu.address,
+        "0000:99:00.0",
+    ]
+
+
 class TestDrivers:
     def test_go_to_vfio_and_back(self, server: BootableHost) -> None:
         before = shown(server.host)
@@ -97,6 +122,30 @@ class TestDrivers:
         error = refusals(desk.host, state)["0000:0b:00.0"]
         assert isinstance(error, BadSpec)
         assert error.message.startswith("0000:0b:00.1 is to be on snd_hda_intel, but bind 0000:0b:00.0")
+
+    def test_that_contradict_each_other_at_boot_are_refused(self, desk: BootableHost) -> None:
+        state = only(shown(desk.host), "0000:0b:00.0", "0000:0b:00.1")
+        state = having(state, "0000:0b:00.0", driver="vfio-pci", driver_at_boot="vfio-pci")
+        state = having(state, "0000:0b:00.1", driver="vfio-pci")
+        error = refusals(desk.host, state)["0000:0b:00.0"]
+        assert "0000:0b:00.1 is to be bound to nothing at boot, but bind 0000:0b:00.0" in str(error)
+
+    def test_that_cannot_be_read_are_refused(self) -> None:
+        host = Host.recorded("hgx8")
+        facts = host.state._facts()
+        functions = (
+            replace(f, driver=None, unknown={"driver": "EIO"}) if f.address == GPU else f
+            for f in facts.inventory.functions
+        )
+        facts = replace(facts, inventory=replace(facts.inventory, functions=tuple(functions)))
+        state, _ = present(facts)
+        assert [device.driver for device in only(state, GPU).devices] == [None]
+        places = places_of(state, facts.inventory)
+        wanted = having(state, GPU, driver="vfio-pci")
+        found = differences(wanted, facts, places)
+        assert [d.found for d in found] == ["unknown: EIO"]
+        steps = steps_of(wanted, facts, places, found)
+        assert (steps.steps, str(steps.refused[0].error)) == ((), f"it is unknown which driver {GPU} is on: EIO")
 
     def test_two_of_one_card_return_one_after_the_other(self, desk: BootableHost) -> None:
         before = only(shown(desk.host), "0000:0b:00.0", "0000:0b:00.1")
