@@ -15,6 +15,7 @@ from vfioctl.core.change import JournalEntry, Outcome, Plan, Repair
 from vfioctl.persist.model.persistent import Persistent
 from vfioctl.placement.model.placement import PlacementDocument
 from vfioctl.placement.model.settings import ClaimSettings
+from vfioctl.state.model.difference import Later
 
 
 class Failure(TypedDict):
@@ -244,6 +245,26 @@ class PersistList(TypedDict):
     """The file or kernel argument that keeps vfioctl from restoring anything; empty if there is none."""
 
 
+class StateRefusal(TypedDict):
+    name: str
+    """The device or vGPU, as the document names it."""
+    message: str
+    hint: str
+
+
+class StateChanges(TypedDict):
+    """What `state apply` has changed, or would change. The exit code is that of the first refusal, if there is one."""
+
+    changed: bool
+    """Whether the host was changed, or would be."""
+    plans: list[Plan]
+    """Those of a dry run, which `vfioctl apply` runs."""
+    later: list[Later]
+    """In a dry run, what is planned when the plans are done."""
+    outcomes: list[Outcome]
+    refused: list[StateRefusal]
+
+
 class Outcomes(TypedDict):
     outcomes: list[Outcome]
 
@@ -344,6 +365,9 @@ OUTPUTS: Mapping[str, tuple[str, ...]] = {
     "persist remove": CHANGE,
     "persist import": CHANGE,
     "persist restore": ("vgpu-restore",),
+    "state show": ("state-show",),
+    "state assert": ("state-assert",),
+    "state apply": ("state-apply",),
     "reconcile": ("reconcile",),
     "place": ("place",),
     "claim create": ("claim", "claim-create-dry-run"),

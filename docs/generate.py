@@ -41,6 +41,8 @@ from vfioctl.inventory.model.holders import Holders
 from vfioctl.overview.model.event import HostEvent
 from vfioctl.placement.model import placement
 from vfioctl.placement.model.placement import PlacementDocument
+from vfioctl.state.model import difference
+from vfioctl.state.model.document import HostState
 from vfioctl.vgpu.model import vgpu
 from vfioctl.vgpu.model.vgpu import Vgpu, VgpuListDocument, VgpuTypesDocument
 
@@ -93,13 +95,16 @@ PRINTED: Mapping[str, Any] = {
     "reconcile": documents.Reconciliation,
     "recover-dry-run": documents.Repairs,
     "rom": documents.SavedRom,
+    "state-apply": documents.StateChanges,
+    "state-assert": difference.Comparison,
+    "state-show": HostState,
     "vgpu": Vgpu,
     "vgpu-list": VgpuListDocument,
     "vgpu-restore": documents.VgpuRestore,
     "vgpu-types": VgpuTypesDocument,
 }
 """What commands print, by the name of its schema."""
-READ: Mapping[str, Any] = {"domain-spec": DomainSpec, "fleet": FleetSpec}
+READ: Mapping[str, Any] = {"domain-spec": DomainSpec, "fleet": FleetSpec, "state": HostState}
 """What users write."""
 
 
@@ -128,6 +133,7 @@ def schema(kind: Any, mode: Literal["serialization", "validation"]) -> str:
         fleet,
         documents,
         result,
+        difference,
     )
     for module in (marks, reservations, holders, *closed):
         _describe(module, extra="forbid")

@@ -6,7 +6,7 @@
     |- RequestError              2   amend the request
     |  |- BadAddress                 neither an address nor another device selector
     |  |- BadSpec                    an option or a configuration file is wrong
-    |  |- BadDocument                a plan or a host file is damaged, forged or of another version
+    |  |- BadDocument                a plan, a host file or a state is damaged, forged or of another version
     |  |- UnknownDevice              no such function here
     |  `- UnknownDomain              libvirt has no such domain
     |- HostError                 3   change the host
@@ -26,7 +26,7 @@
     |  |- Drift                      the ledger of claims and the machine differ
     |  `- Unfinished                 an earlier change was interrupted; `vfioctl recover`
     |- KernelRefused             5   the kernel refused a read or a write with an errno
-    |- VerifyError               6   verification failed; a change was rolled back
+    |- VerifyError               6   the host is not as it was to be; a change was rolled back
     |- Stuck                     7   the rollback failed, or a write never returned
     `- Cancelled                 1   the caller cancelled: the change was rolled back, or had not begun"""
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from vfioctl.overview.model.overview import Overview, Part
     from vfioctl.persist.api import PersistApi
     from vfioctl.placement.api import PlacementApi
+    from vfioctl.state.api import StateApi
     from vfioctl.vgpu.api import VgpuApi
 
 
@@ -124,6 +125,13 @@ class Host:
         from vfioctl.persist.api import PersistApi
 
         return PersistApi(self.session)
+
+    @cached_property
+    def state(self) -> StateApi:
+        """Drivers, VFs, vGPUs and what each boot restores, as one document."""
+        from vfioctl.state.api import StateApi
+
+        return StateApi(self.session)
 
     @cached_property
     def doctor(self) -> DoctorApi:

@@ -138,6 +138,16 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
         parts="vfioctl.persist.parts:PARTS",
     ),
     Subsystem(
+        name="state",
+        cli="vfioctl.state.cli",
+        commands={
+            "state": Command(
+                CHANGE, "Show, compare and set drivers, VFs, vGPUs and what each boot restores, as one document."
+            )
+        },
+        api="vfioctl.state.api:StateApi",
+    ),
+    Subsystem(
         name="doctor",
         cli="vfioctl.doctor.cli",
         commands={

@@ -24,7 +24,7 @@ COMPARED = [
     if "hang" not in line  # it waits for its timeout; tests/unit/binding/test_faults.py has it
 ]
 # shell examples are always sessions: a bare script could not show what it prints
-LANGUAGES = {"", "console", "python", "text", "json", "toml", "xml"}
+LANGUAGES = {"", "console", "python", "text", "json", "toml", "xml", "yaml"}
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

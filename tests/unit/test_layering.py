@@ -30,6 +30,7 @@ SUBSYSTEMS = (
     "containers",
     "domain",
     "persist",
+    "state",
     "doctor",
     "overview",
 )
@@ -104,6 +105,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("actions", "parts", "api", "render", "cli"),
     ),
     "persist": ("model", "packaged", "resources", "probe", "plan", "parts", "api", "render", "cli"),
+    "state": ("model", "plan", "files", "api", "render", "cli"),
     "doctor": ("model", "probe", "checks", "report", "api", "render", "cli"),
     "overview": ("model", "watch", "reading", "api", "render", "cli"),
 }
@@ -131,6 +133,7 @@ PURE: dict[str, tuple[str, ...]] = {
     "binding.plan": ("binding.checks", "binding.resources"),  # whose changes and steps it makes
     "vgpu.placement": (),
     "persist.plan": (),
+    "state.plan": (),
     "vgpu.plan": ("vgpu.resources",),  # whose changes it makes
     "vgpu.dialects": ("kernel.lenient",),  # reads through the protocol, in workers
     "placement.choosing": (),

@@ -67,6 +67,9 @@ ARGUMENTS = {
     "persist remove": ("gpu0", "0000:01:00.0 \x1b[2J"),
     "persist import": ("", "\x1b[2J"),
     "persist restore": ("--dry-run", "--wait \x1b[2J"),
+    "state show": ("", "--format yaml", "--format \x1b[2J"),
+    "state assert": ("{state}", "{bad}", "{host}", "\x1b[2J"),
+    "state apply": ("{state}", "{state} --partial", "{bad}", "\x1b[2J"),
     "cdi generate": ("--all", "--kind \x1b[2J", "--claim \u202ex"),
     "cdi list": ("",),
     "cdi validate": ("{host}", "\x1b[2J"),
@@ -169,11 +172,18 @@ class Hostile:
         )
         (self.folder / "domain.xml").write_text(domain, encoding="utf-8")
 
+    def write_states(self, shown: str) -> None:
+        """Write a document that differs from the host, and one with hostile keys and values."""
+        (self.folder / "state.toml").write_text(shown.replace('"none"', '"vfio-pci"'), encoding="utf-8")
+        bad = {"version": 1, **{text: text for text in HOSTILE}}
+        (self.folder / "bad.yaml").write_text(json.dumps(bad), encoding="utf-8")
+
     def words(self, arguments: str) -> list[str]:
         vgpus = sorted(path.rpartition("/")[2] for path in self._clean.links if "/bus/mdev/devices/" in path)
         kinds = sorted(path.split("/")[-2] for path in self._clean.files if path.endswith("/available_instances"))
         known = {"folder": self.folder, "host": self.file}
         known |= {"plan": self.folder / "plan.json", "xml": self.folder / "domain.xml"}
+        known |= {"state": self.folder / "state.toml", "bad": self.folder / "bad.yaml"}
         return arguments.format(vgpu=[*vgpus, "x"][0], type=[*kinds, "L40S-12Q"][-1], **known).split()
 
     def spoil_ledger(self) -> None:
@@ -217,6 +227,7 @@ def hostile(request: pytest.FixtureRequest, fast_folder: Path, run: Run) -> Host
     plan = run(f"bind gpu0 --with-group --allow-boot-vga --force-holders --dry-run --json --simulate {found.file}").out
     (fast_folder / "plan.json").write_text(plan, encoding="utf-8")
     found.write_domain()
+    found.write_states(run(f"state show --simulate {found.file}").out)
     for line in ("vgpu create {type} --persistent", "bind gpu1 --force-holders", "unbind gpu1", "sriov set gpu0 1"):
         run("", *found.words(line), "--yes", "--simulate", str(found.file))
     return found

@@ -40,6 +40,10 @@ persist check
 persist remove 0000:43:00.0
 unbind gpu1
 persist restore
+state show
+state assert {folder}/state.toml
+state apply {folder}/state.toml --dry-run
+state apply {folder}/state.toml
 install
 uninstall
 place --gpus 1 --cpus 2
@@ -130,6 +134,10 @@ GOLDENS = {
     "persist/list": "persist list",
     "doctor/shared-group": "doctor",
     "reconcile": "reconcile",
+    "state/apply": "state apply",
+    "state/assert": "state assert",
+    "state/refused": "state apply",
+    "state/show": "state show",
     "show": "show",
     "verify": "domain verify",
     "vgpu-list": "vgpu list",
@@ -208,6 +216,7 @@ def folder(tmp_path: Path, run: Run) -> Path:
     (tmp_path / "bundle").mkdir()
     (tmp_path / "bundle/config.json").write_text('{"ociVersion": "1.0.2", "linux": {}}')
     (tmp_path / "plan.json").write_text(run("bind gpu2 --dry-run --json --simulate hgx8").out)
+    (tmp_path / "state.toml").write_text(run("state show --simulate hgx8").out.replace('"nvidia"', '"vfio-pci"', 1))
     return tmp_path
 
 
