@@ -99,7 +99,7 @@ def _started(devices: list[str], *, stay: bool, user: int = 0) -> "Iterator[tupl
     log = Path(os.environ["VFIOCTL_LAB_RESULTS"]) / f"second-level-{time.monotonic_ns()}.log"
     with log.open("wb") as out:
         guest = subprocess.Popen(
-            _command(devices, stay=stay, user=user),
+            _command(devices, stay=stay),
             user=user or None,
             group=user or None,
             extra_groups=[] if user else None,
@@ -114,9 +114,8 @@ def _started(devices: list[str], *, stay: bool, user: int = 0) -> "Iterator[tupl
         guest.wait()
 
 
-def _command(devices: list[str], *, stay: bool, user: int) -> list[str]:
-    machine = f"q35,accel={'tcg' if user else accelerator()}"
-    command = ["qemu-system-x86_64", "-machine", machine, "-cpu", "max", "-m", MEGABYTES]
+def _command(devices: list[str], *, stay: bool) -> list[str]:
+    command = ["qemu-system-x86_64", "-machine", f"q35,accel={accelerator()}", "-cpu", "max", "-m", MEGABYTES]
     command += ["-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot"]
     command += ["-kernel", os.environ["VFIOCTL_LAB_KERNEL"], "-initrd", str(INITRAMFS)]
     command += ["-append", f"{KERNEL_ARGUMENTS} {STAY}" if stay else KERNEL_ARGUMENTS]
