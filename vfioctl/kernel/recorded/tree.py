@@ -20,8 +20,12 @@ END = "#end"
 MOST_BYTES, LONGEST_LINE, DEEPEST = 64 << 20, 65_536, 64
 _OF_KERNEL = ("/sys/", "/proc/", "/dev/", "/lib/")
 _OF_BOOT = ("/etc/mdevctl.d/", "/etc/driverctl.d/", "/etc/udev/rules.d/", "/etc/systemd/", "/etc/vfioctl/")
-ROOTS = (*_OF_KERNEL, *_OF_BOOT, "/usr/lib/vfioctl/", "/etc/libvirt/", "/run/libvirt/", "/etc/cdi/", "/var/run/cdi/")
-_ABOVE_ROOTS = ("/", "/etc", "/etc/udev", "/run", "/usr", "/usr/lib", "/var", "/var/run")
+_INSTALLED = ("/usr/lib/vfioctl/", "/usr/lib/systemd/system/", "/usr/lib/udev/rules.d/", "/usr/local/share/")
+ROOTS = (*_OF_KERNEL, *_OF_BOOT, *_INSTALLED, "/etc/libvirt/", "/run/libvirt/", "/etc/cdi/", "/var/run/cdi/")
+_ABOVE_ROOTS = (
+    *("/", "/etc", "/etc/udev", "/run", "/var", "/var/run"),
+    *("/usr", "/usr/lib", "/usr/lib/systemd", "/usr/lib/udev", "/usr/local"),
+)
 SUBJECTS = ("hwdb:", "nvml:", "sim:", "unit:", "user:")
 
 _PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f]+)+", re.ASCII)
