@@ -25,6 +25,8 @@ LINKS: Mapping[str, str] = {
     f"{UNITS}/multi-user.target.wants/vfioctl-restore.service": "../vfioctl-restore.service",
 }
 """The links that enable units, and their targets."""
+UNIT_NAMES = frozenset(link.rpartition("/")[2] for link in LINKS)
+"""The units that a boot starts."""
 COMPLETIONS: Mapping[str, str] = {
     f"{SHARE}/bash-completion/completions/vfioctl": "bash",
     f"{SHARE}/zsh/site-functions/_vfioctl": "zsh",
