@@ -11,7 +11,7 @@ from vfioctl.core.change import Change, Phase, Step
 from vfioctl.core.resource import Description, WholeFile
 from vfioctl.kernel.lenient import target_of
 from vfioctl.kernel.protocol import PCI_ADDRESS, Reader
-from vfioctl.persist.model.installed import BOOT, DOCUMENTS, FILE, FILES, LINK, LINKS, enables, is_installed
+from vfioctl.persist.model.installed import BOOT, DOCUMENTS, FILE, FILES, LINK, LINKS, enables, is_installed, shown
 from vfioctl.persist.model.intents import DRIVERCTL_OVERRIDE
 from vfioctl.persist.packaged import packaged
 
@@ -59,7 +59,7 @@ class InstalledFile(WholeFile):
             yield step.model_copy(update={"may_fail": change.may_fail, "why": why})
 
     def describe(self, change: Change) -> Description:
-        return Description(change.name, _words(change.name, change.before), _words(change.name, change.after))
+        return Description(shown(change.name), _words(change.name, change.before), _words(change.name, change.after))
 
 
 _WHY_DOCUMENTS = "so that shells complete words, and man(1) finds the pages"

@@ -51,6 +51,14 @@ def is_installed(name: str) -> bool:
     return name in FILES or name in COMPLETIONS or (folder == PAGES and PAGE.fullmatch(file) is not None)
 
 
+def shown(name: str) -> str:
+    """Return a file as a person calls it: a path, for the boot; else what it is."""
+    if name in COMPLETIONS:
+        return f"completion for {COMPLETIONS[name]}"
+    folder, _, file = name.rpartition("/")
+    return f"manual page {file.removesuffix('.1')}(1)" if folder == PAGES else name
+
+
 def enables(link: str) -> frozenset[str]:
     """Return the targets by which a link enables its unit, whoever made it: `vfioctl install`, systemctl, a package."""
     unit = link.rpartition("/")[2]
