@@ -118,7 +118,7 @@ packages: $(VENV)/with-libvirt $(WHEELS)/made ## only the tests of the packages:
 	$(BIN)/pytest tests/lab/packages 2>&1 | tee $(RESULTS)/packages.txt
 	@grep -qE '[0-9]+ passed' $(RESULTS)/packages.txt || { echo "packages: no test ran" >&2; exit 1; }
 
-boots: $(VENV)/with-libvirt ## only the tests of what happens at boot, in emulated machines with systemd
+boots: $(VENV)/with-libvirt $(WHEELS)/made ## only the tests of what happens at boot, in emulated machines with systemd
 	@mkdir -p $(RESULTS)
 	$(BIN)/pytest tests/lab/boots 2>&1 | tee $(RESULTS)/boots.txt
 	@grep -qE '[0-9]+ passed' $(RESULTS)/boots.txt || { echo "boots: no test ran" >&2; exit 1; }

@@ -30,6 +30,8 @@ class Overlay:
         self._folder = folder
         self.root = self._inside / "root"
         """The root file system, as other processes reach it."""
+        self.upper = self._inside / "upper"
+        """What differs from this machine's."""
 
     def run(self, line: str, *, environment: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
         """Run a line of shell in it, without input."""
@@ -51,8 +53,7 @@ class Overlay:
 
     def changed(self) -> set[str]:
         """Return the paths of all that was added, changed or removed: files and links, and directories that are new."""
-        upper = self._inside / "upper"
-        paths = ((path, "/" + str(path.relative_to(upper))) for path in upper.rglob("*"))
+        paths = ((path, "/" + str(path.relative_to(self.upper))) for path in self.upper.rglob("*"))
         return {name for path, name in paths if not (path.is_dir() and not path.is_symlink() and Path(name).is_dir())}
 
 
