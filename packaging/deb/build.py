@@ -80,17 +80,9 @@ def install_environment(tree: Path, wheel: Path, wheels: Path) -> None:
         if f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}" not in locked:
             sys.exit(f"{file} is not in requirements-run.lock")
     site = tree / SITE
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--disable-pip-version-check",
-        "--quiet",
-        "install",
-        "--no-index",
-        "--no-compile",
-    ]
-    pip += ["--only-binary", ":all:", "--find-links", str(wheels), "--target", str(site), f"{wheel}[{EXTRAS}]"]
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "install", "--no-index"]
+    pip += ["--no-compile", "--only-binary", ":all:", "--find-links", str(wheels), "--target", str(site)]
+    pip += [f"{wheel}[{EXTRAS}]"]
     subprocess.run(pip, check=True)
     for name in ("bin", "share"):
         shutil.rmtree(site / name, ignore_errors=True)
