@@ -86,8 +86,11 @@ def install_environment(tree: Path, wheel: Path, wheels: Path) -> None:
     subprocess.run(pip, check=True)
     for name in ("bin", "share"):
         shutil.rmtree(site / name, ignore_errors=True)
-    for record in site.glob("*.dist-info/direct_url.json"):  # names the building directory
-        record.unlink()
+    for address in site.glob("*.dist-info/direct_url.json"):  # names the building directory
+        address.unlink()
+    for record in site.glob("*.dist-info/RECORD"):
+        lines = record.read_text().splitlines(keepends=True)
+        record.write_text("".join(line for line in lines if (site / line.partition(",")[0]).exists()))
     put(tree / HOME / "pyvenv.cfg", ENVIRONMENT)
     put(tree / HOME / "bin/vfioctl", PROGRAM, mode=0o755)
     link(tree / HOME / "bin/python3", "/usr/bin/python3")
