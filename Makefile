@@ -12,13 +12,14 @@ VENV := $(CURDIR)/.venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 RESULTS := .lab/logs
+WHEELS := dist/wheels
 # of `make mutants`; 0 is all
 SAMPLE ?= 0
 SEED ?= 1
 
 # The one list of Debian packages: the environment with libvirt's binding, the tools that some tests ask, the lab.
 PACKAGES := python3-venv python3-dev gcc pkg-config libvirt-dev libvirt-clients libvirt-daemon libxml2-utils \
-	pciutils udev systemd kmod driverctl e2fsprogs iproute2 tmux \
+	pciutils udev systemd kmod driverctl e2fsprogs iproute2 tmux lintian binutils man-db \
 	qemu-system-x86 qemu-utils qemu-guest-agent linux-image-amd64 linux-headers-amd64 linux-source-6.1 make mdevctl \
 	squashfs-tools busybox-static cpio sudo podman crun runc containerd
 BENCH_PACKAGES := pciutils driverctl dpdk mdevctl psmisc util-linux kmod virtinst linux-image-amd64 \
@@ -33,7 +34,8 @@ document = tomllib.load(open("pyproject.toml", "rb"))
 project = document["project"]
 parts = {
     "dev": project["dependencies"] + document["dependency-groups"]["dev"],
-    "run": project["dependencies"] + project["optional-dependencies"]["tui"] + document["build-system"]["requires"],
+    "run": project["dependencies"] + document["build-system"]["requires"]
+    + [name for extra in ("tui", "yaml", "cloud-init") for name in project["optional-dependencies"][extra]],
     "libvirt": project["optional-dependencies"]["libvirt"],
     "mutants": document["dependency-groups"]["mutants"],
     "docs": document["dependency-groups"]["docs"],
@@ -42,7 +44,7 @@ print(*parts[sys.argv[1]], sep="\n")
 endef
 export REQUIREMENTS
 
-.PHONY: help run test system style check unit coverage mutants lab boots bench documents docs release-check lock clean
+.PHONY: help run test system style check unit coverage mutants lab boots packages bench documents docs dist deb release-check lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,7 +65,9 @@ test: ## everything: Debian packages (as root), checks, unit tests, the lab
 	@$(MAKE) style
 	@$(MAKE) unit
 	@$(MAKE) lab
-	@for part in unit lab boots; do grep -hE '[0-9]+ passed' $(RESULTS)/$$part.txt | sed "s/^/$$(printf '%-5s' $$part) /"; done
+	@for part in unit lab boots packages; do \
+		grep -hE '[0-9]+ passed' $(RESULTS)/$$part.txt | sed "s/^/$$(printf '%-8s' $$part) /"; \
+	done
 
 system: ## the Debian packages that the tests need: installs them as root, says the one line otherwise
 	@command -v dpkg-query > /dev/null || { echo "not Debian: see to the like of $(PACKAGES)" >&2; exit 0; }; \
@@ -107,9 +111,14 @@ lab: $(VENV)/with-libvirt ## only the tests on a real kernel, in an emulated mac
 	@mkdir -p $(RESULTS)
 	$(BIN)/python tests/lab/boot.py 2>&1 | tee $(RESULTS)/lab.txt
 	@grep -qE '[0-9]+ passed' $(RESULTS)/lab.txt || { echo "lab: no test ran" >&2; exit 1; }
-	@$(MAKE) boots
+	@$(MAKE) boots packages
 
-boots: $(VENV)/with-libvirt ## only the tests of what happens at boot, in emulated machines with systemd
+packages: $(VENV)/with-libvirt $(WHEELS)/made ## only the tests of the packages: installed, upgraded, purged
+	@mkdir -p $(RESULTS)
+	$(BIN)/pytest tests/lab/packages 2>&1 | tee $(RESULTS)/packages.txt
+	@grep -qE '[0-9]+ passed' $(RESULTS)/packages.txt || { echo "packages: no test ran" >&2; exit 1; }
+
+boots: $(VENV)/with-libvirt $(WHEELS)/made ## only the tests of what happens at boot, in emulated machines with systemd
 	@mkdir -p $(RESULTS)
 	$(BIN)/pytest tests/lab/boots 2>&1 | tee $(RESULTS)/boots.txt
 	@grep -qE '[0-9]+ passed' $(RESULTS)/boots.txt || { echo "boots: no test ran" >&2; exit 1; }
@@ -134,8 +143,15 @@ docs: $(VENV)/docs/made ## the documents as a site in .site/html; a link that le
 		$$(find docs tests -name '*.md') $$(find docs -name '*.svg' -o -name '*.json') .site/pages
 	NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --strict --config-file docs/mkdocs.yml
 
-release-check: $(VENV)/for-tests ## what must hold before a release; builds into dist/
-	$(BIN)/python -m tests.checks.release
+dist: $(VENV)/for-run $(WHEELS)/made ## the wheel, the source distribution, and in dist/wheels what they need, as locked
+	rm -f dist/vfioctl-*.whl dist/vfioctl-*.tar.gz
+	$(BIN)/python -m hatchling build --directory dist
+
+deb: dist ## a package for Debian 12; needs no network if dist/wheels is there
+	$(BIN)/python packaging/deb/build.py dist/vfioctl-*.whl $(WHEELS) dist
+
+release-check: $(VENV)/for-tests ## what must hold before a release; builds into dist/. TAG=v1.2.3: and that tag
+	$(BIN)/python -m tests.checks.release $(TAG)
 
 lock: $(VENV)/made ## renews the lock files from pyproject.toml
 	$(PYTHON) -m venv $(VENV)/lock && $(VENV)/lock/bin/pip --disable-pip-version-check --quiet install pip-tools
@@ -168,6 +184,15 @@ $(VENV)/for-tests: $(VENV)/made pyproject.toml requirements-dev.lock
 	$(PIP) install --require-hashes --no-deps --requirement requirements-dev.lock
 	$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@ $(VENV)/for-run
+
+# what the wheel and the Debian package need, to be installed without a network
+$(WHEELS)/made: $(VENV)/made requirements-run.lock
+	rm -rf $(WHEELS).new
+	$(PIP) download --require-hashes --no-deps --only-binary :all: --requirement requirements-run.lock \
+		$(if $(wildcard $(WHEELS)),--find-links $(WHEELS)) --dest $(WHEELS).new
+	rm -rf $(WHEELS)
+	mv $(WHEELS).new $(WHEELS)
+	@touch $@
 
 # compiled against libvirt's headers, so apart
 $(VENV)/with-libvirt: $(VENV)/for-tests requirements-libvirt.lock

@@ -3,4 +3,4 @@
 The library's front door is :class:`vfioctl.host.Host`. Nothing is imported here, so that a
 command pays only for what it uses."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

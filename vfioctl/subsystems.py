@@ -131,7 +131,7 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
         cli="vfioctl.persist.cli",
         commands={
             "persist": Command(CHANGE, "List, restore and remove what each boot restores."),
-            "install": Command(CHANGE, "Install what restores persistent devices at boot."),
+            "install": Command(CHANGE, "Install what restores devices at boot, completions and manual pages."),
             "uninstall": Command(CHANGE, "Remove what install has put in place."),
         },
         api="vfioctl.persist.api:PersistApi",

@@ -1,4 +1,4 @@
-"""What must hold before a release: `python -m tests.checks.release`. See docs/how-to/release.md.
+"""What must hold before a release: `python -m tests.checks.release [TAG]`. See docs/how-to/release.md.
 
 Builds into dist/ and changes nothing else; uploads nothing.
 """
@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from vfioctl import __version__
@@ -56,6 +56,21 @@ def wrong_in_tree(status: str) -> Iterator[str]:
         yield f"the tree is not clean: {line}"
 
 
+def wrong_in_tags(version: str, here: Collection[str], tags: Collection[str], wanted: str = "") -> Iterator[str]:
+    """What is wrong with the tags. `here`: those of this commit that are annotated. `tags`: all. `wanted`: a tag that
+    must be there; empty before it is made."""
+    name = f"v{version}"
+    if wanted and wanted != name:
+        yield f"{wanted} is not the tag of version {version}: {name}"
+    elif wanted and name not in here:
+        yield f"{name} is no annotated tag of this commit: git tag --sign {name} --message 'vfioctl {version}'"
+    elif name in tags and name not in here:
+        yield f"{name} is a tag of another commit already, or a light one: release under another version"
+    for other in sorted(here):
+        if re.fullmatch("v[0-9].*", other) and other != name:
+            yield f"this commit has the tag {other}, and is version {version}"
+
+
 def wrong_in_wheel(names: Iterable[str]) -> Iterator[str]:
     """What the wheel lacks, and what it has beyond that."""
     shipped = {name for name in names if ".dist-info/" not in name}
@@ -74,20 +89,27 @@ def build() -> Path:
     return wheel
 
 
-def main() -> int:
-    status = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, check=True, capture_output=True, text=True)
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+def main(wanted_tag: str = "") -> int:
+    here = _git("for-each-ref", "--points-at", "HEAD", "--format", "%(objecttype) %(refname:short)", "refs/tags")
+    annotated = [line.removeprefix("tag ") for line in here.splitlines() if line.startswith("tag ")]
     wrong = [
         *wrong_in_version(__version__, (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")),
-        *wrong_in_tree(status.stdout),
+        *wrong_in_tags(__version__, annotated, _git("tag", "--list").split(), wanted_tag),
+        *wrong_in_tree(_git("status", "--porcelain")),
     ]
     wheel = build()
     if not wheel.name.startswith(f"vfioctl-{__version__}-"):
         wrong.append(f"{wheel.name} is not of version {__version__}")
     with zipfile.ZipFile(wheel) as content:
         wrong += wrong_in_wheel(content.namelist())
-    print(*wrong or [f"vfioctl {__version__} can be released: {wheel.relative_to(ROOT)}"], sep="\n")
+    tagged = f"tagged v{__version__}" if f"v{__version__}" in annotated else "not tagged yet"
+    print(*wrong or [f"vfioctl {__version__} can be released, {tagged}: {wheel.relative_to(ROOT)}"], sep="\n")
     return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:2]))

@@ -87,6 +87,29 @@ class TestTheCheckOfARelease:
         (wrong,) = release.wrong_in_version(version, self.CHANGES.replace(old, new) if old else self.CHANGES)
         assert re.search(why, wrong)
 
+    @pytest.mark.parametrize(
+        ("here", "tags", "wanted"),
+        [((), ("v1.1.0",), ""), (("v1.2.0",), ("v1.1.0", "v1.2.0"), ""), (("v1.2.0", "lts"), ("v1.2.0",), "v1.2.0")],
+    )
+    def test_passes_a_tag_of_the_version(self, here: tuple[str, ...], tags: tuple[str, ...], wanted: str) -> None:
+        assert list(release.wrong_in_tags("1.2.0", here, tags, wanted)) == []
+
+    @pytest.mark.parametrize(
+        ("here", "tags", "wanted", "why"),
+        [
+            ((), ("v1.2.0",), "", "a tag of another commit already"),
+            ((), ("v1.2.0",), "v1.2.0", "no annotated tag of this commit"),
+            ((), (), "v1.2.0", "git tag --sign v1.2.0"),
+            ((), (), "v1.3.0", "not the tag of version 1.2.0"),
+            (("v1.1.0",), ("v1.1.0",), "", "has the tag v1.1.0, and is version 1.2.0"),
+        ],
+    )
+    def test_names_what_is_wrong_with_a_tag(
+        self, here: tuple[str, ...], tags: tuple[str, ...], wanted: str, why: str
+    ) -> None:
+        wrong = list(release.wrong_in_tags("1.2.0", here, tags, wanted))
+        assert why in wrong[0]
+
     def test_names_what_is_not_committed(self) -> None:
         assert list(release.wrong_in_tree("")) == []
         assert list(release.wrong_in_tree(" M a\n?? b\n")) == [

@@ -18,6 +18,7 @@ import pytest
 from tests.checks import release
 from tests.libvirt_schema import validated
 from vfioctl.app import main
+from vfioctl.persist.model.installed import IN_PACKAGE, UNIT_NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATES = sorted((ROOT / "libvirt-templates").glob("*.xml"))
@@ -190,10 +191,39 @@ def test_a_lock_file_has_hashes_and_names_no_place(name: str) -> None:
 def test_the_makefile_downloads_nothing_without_a_hash() -> None:
     """But for pip-tools, which makes the lock files, in an environment of its own."""
     makefile = (ROOT / "Makefile").read_text()
-    installs = [line for line in makefile.splitlines() if re.search(r"pip\b.* install|\$\(PIP\) install", line)]
+    takes = r"pip\b.* install|\$\(PIP\) (install|download)"
+    installs = [line for line in makefile.splitlines() if re.search(takes, line)]
     assert len(installs) > 4
     safe = ("--require-hashes --no-deps", "--no-deps --no-build-isolation", "install pip-tools")
     assert not [line for line in installs if not any(each in line for each in safe)]
+
+
+def test_the_package_installs_what_vfioctl_installs() -> None:
+    """Each file has its place in the package, and its scripts know every unit that a boot starts."""
+    for path, place in IN_PACKAGE.items():
+        assert place.startswith("/usr/lib/"), path
+    scripts = {name: (ROOT / "packaging/deb" / name).read_text() for name in ("postinst", "postrm")}
+    assert all("for unit in @UNITS@" in text for text in scripts.values())
+    assert sorted(unit.name for unit in UNITS) == sorted(UNIT_NAMES)
+
+
+def test_purge_asks_for_no_file_that_is_not_ours() -> None:
+    """What is removed is named: below a directory that others share, by a name that only vfioctl gives."""
+    text = (ROOT / "packaging/deb/postrm").read_text()
+    removed = {word for line in re.findall(r"rm -r?f (.+)$", text, re.MULTILINE) for word in line.split()}
+    own = r"/(var/lib|run)/vfioctl|/run/cdi/vfioctl(-\*)?\.json|/etc/udev/rules\.d/61-vfioctl-\*\.rules"
+    own += r'|/etc/vfioctl/(config\.toml|disabled|devices\.d/\*\.toml|vgpu\.d/\*\.json)|"\$hook"'
+    assert len(removed) > 8
+    assert [word for word in removed if not re.fullmatch(own, word)] == []
+
+
+@pytest.mark.parametrize("script", ["preinst", "postinst", "prerm", "postrm"])
+def test_a_maintainer_script_is_one_that_sh_takes(script: str) -> None:
+    file = ROOT / "packaging/deb" / script
+    done = subprocess.run(["sh", "-n", str(file)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert file.read_text().startswith("#!/bin/sh\n")
+    assert "\nset -e\n" in file.read_text()
 
 
 def test_guides_never_install_for_root_where_a_user_writes() -> None:
@@ -217,4 +247,4 @@ def test_the_makefile_installs_what_the_lab_looks_for() -> None:
 
 def test_the_packages_are_listed_in_one_place() -> None:
     others = (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / ".ci/run")
-    assert not [str(path) for path in others if re.search(r"apt(-get)? install", path.read_text())]
+    assert not [str(path) for path in others if re.search(r"apt(-get)? install (?!\./dist/)", path.read_text())]

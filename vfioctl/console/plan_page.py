@@ -157,7 +157,7 @@ class _Row(NamedTuple):
     @property
     def below_its_subject(self) -> tuple[str, str, str, str]:
         """Return the cells without the device, which the heading names."""
-        rest = " ".join(self.name.replace(self.subject, "").split()).removesuffix(" of")
+        rest = " ".join(word for word in self.name.split() if word != self.subject).removesuffix(" of")
         return f"{' ' * _INDENT}{rest or self.kind}", self.before, "->", self.after
 
 

@@ -80,6 +80,7 @@ class DoctorApi:
                 persistent=api.persistent(facts.inventory),
                 switched_off=api.switched_off(),
                 not_installed=api.not_installed(),
+                has_package=api.has_package(),
             )
         except (VfioctlError, OSError) as error:
             return replace(facts, persist_problem=str(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno as errnos
 import fcntl
 import os
+import re
 import stat
 import threading
 from collections.abc import Callable, Collection
@@ -183,6 +184,13 @@ def symbol(errno: int) -> str:
     return errnos.errorcode.get(errno, str(errno))
 
 
+_FOR_INSTALLED_FILES = re.compile(
+    r"/usr/lib/vfioctl|/etc/systemd/system/[a-z-]+\.target\.wants"
+    r"|/usr/local/share/(man/man1|bash-completion(/completions)?|zsh(/site-functions)?|fish(/vendor_completions\.d)?)",
+    re.ASCII,
+)
+
+
 def replace_file(path: str, text: str | None) -> None:
     """Replaces a file atomically, synced to disk, or removes it (None). A script can be run. Raises OSError."""
     if text is None:
@@ -213,12 +221,21 @@ def replace_link(path: str, target: str | None) -> None:
 
 
 def _remove(path: str) -> None:
-    """Removes a file or link, synced to disk; does nothing if there is none. Raises OSError."""
-    if os.path.lexists(path):
-        folder, name = os.path.split(path)
-        with trusted.opened_directory(folder) as directory:
-            os.unlink(name, dir_fd=directory)
-            _sync(directory)
+    """Removes a file or link, synced to disk, and directories that are there for such files only and are empty then;
+    does nothing if there is none. Raises OSError."""
+    if not os.path.lexists(path):
+        return
+    folder, name = os.path.split(path)
+    with trusted.opened_directory(folder) as directory:
+        os.unlink(name, dir_fd=directory)
+        _sync(directory)
+    while _FOR_INSTALLED_FILES.fullmatch(folder):
+        folder, name = os.path.split(folder)
+        try:
+            with trusted.opened_directory(folder) as directory:
+                os.rmdir(name, dir_fd=directory)
+        except OSError:  # other programs have files there
+            return
 
 
 def write_whole(path: str, data: bytes, *, mode: int | None = None) -> None:

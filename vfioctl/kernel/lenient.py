@@ -44,8 +44,13 @@ def names_in(kernel: FileReader, path: str) -> Sequence[str]:
 
 def link_name(kernel: FileReader, path: str) -> str:
     """The last part of a link's target; empty when there is no such link."""
+    return target_of(kernel, path).rpartition("/")[2]
+
+
+def target_of(kernel: FileReader, path: str) -> str:
+    """A link's target; empty when there is no such link."""
     try:
-        return kernel.link(path).rpartition("/")[2]
+        return kernel.link(path)
     except KernelRefused:
         return ""
 

@@ -180,7 +180,8 @@ class PersistApi:
         return plan_import(inventory, intent, self._binding.at_boot(names), overrides)
 
     def plan_install(self) -> Plan:
-        """Plan installing what restores devices at boot: a rule, units, a script. Raises MissingLibrary."""
+        """Plan installing what restores devices at boot (a rule, units, a script), completions, and manual pages. Where
+        a package of the system has installed them: plan removing copies that take precedence. Raises MissingLibrary."""
         from vfioctl.persist.model.installed import InstallIntent
 
         return self.replan(InstallIntent())
@@ -191,25 +192,31 @@ class PersistApi:
 
         return self.replan(UninstallIntent())
 
-    def not_installed(self) -> tuple[str, ...]:
-        """Return the paths of what `plan_install` would write. Raises KernelRefused, MissingLibrary."""
-        from vfioctl.persist.model.installed import changes_of
-        from vfioctl.persist.packaged import packaged
-        from vfioctl.persist.probe.installed import installed
+    def has_package(self) -> bool:
+        """Return whether a package of the system has installed vfioctl."""
+        from vfioctl.persist.probe.installed import has_package
 
-        return tuple(change.name for change in changes_of(installed(self._kernel), packaged()))
+        return has_package(self._kernel)
+
+    def not_installed(self) -> tuple[str, ...]:
+        """Return the paths of what a boot needs and `plan_install` would change, and of a package's files of another
+        release. Raises KernelRefused, MissingLibrary."""
+        from vfioctl.persist.model.installed import LINKS, changes_of
+        from vfioctl.persist.packaged import of_boot
+        from vfioctl.persist.probe.installed import for_boot, other_release
+
+        texts, now = of_boot(), for_boot(self._kernel)
+        if not self.has_package():
+            return tuple(change.name for change in changes_of(now, texts))
+        return (*(change.name for change in changes_of(now, LINKS)), *other_release(self._kernel, texts))
 
     def _installed(self, intent: InstallIntent | UninstallIntent) -> Draft:
-        from vfioctl.core.change import Draft
-        from vfioctl.persist.model.installed import InstallIntent, changes_of
-        from vfioctl.persist.packaged import packaged
-        from vfioctl.persist.probe.installed import installed
+        from vfioctl.persist.packaged import of_documents, packaged, pages_are_in_place
+        from vfioctl.persist.plan.installing import plan_installed
+        from vfioctl.persist.probe.installed import documents, for_boot
 
-        wanted = packaged() if isinstance(intent, InstallIntent) else {}
-        changes = tuple(changes_of(installed(self._kernel), wanted))
-        left = () if wanted else ("what is persistent stays in /etc/vfioctl and /etc/udev: vfioctl persist list",)
-        notes = ("systemd reads units at the next boot, or after systemctl daemon-reload", *left) if changes else left
-        return Draft(intent=intent, changes=changes, notes=notes)
+        now = {**for_boot(self._kernel), **documents(self._kernel, of_documents(), pages=not pages_are_in_place())}
+        return plan_installed(intent, now, packaged(), has_package=self.has_package())
 
     def plan_restore(self, file: str) -> Plan | None:
         """Plan what one definition defines; None if it is there already.

@@ -9,9 +9,9 @@ from typing import ClassVar
 from vfioctl.core.action import ReplaceLink
 from vfioctl.core.change import Change, Phase, Step
 from vfioctl.core.resource import Description, WholeFile
-from vfioctl.errors import KernelRefused
+from vfioctl.kernel.lenient import target_of
 from vfioctl.kernel.protocol import PCI_ADDRESS, Reader
-from vfioctl.persist.model.installed import BOOT, FILE, FILES, LINK, LINKS
+from vfioctl.persist.model.installed import BOOT, DOCUMENTS, FILE, FILES, LINK, LINKS, enables, is_installed, shown
 from vfioctl.persist.model.intents import DRIVERCTL_OVERRIDE
 from vfioctl.persist.packaged import packaged
 
@@ -36,7 +36,7 @@ class DriverctlOverride(WholeFile):
 
 
 class InstalledFile(WholeFile):
-    """A file that a boot runs or reads: a rule, a unit, the script that runs first."""
+    """A file that a boot runs or reads (a rule, a unit, the script that runs first), a completion or a manual page."""
 
     kind: ClassVar[str] = FILE
     value: ClassVar[str] = r"[ -~\t\n]{0,65536}"
@@ -46,19 +46,27 @@ class InstalledFile(WholeFile):
 
     def validate(self, change: Change) -> None:
         """Accept any text before, and after only the text that comes with this vfioctl: root runs it."""
-        if change.name not in FILES or change.subject != BOOT:
+        if not is_installed(change.name) or change.subject != (BOOT if change.name in FILES else DOCUMENTS):
             raise ValueError(f"not the name of an installed file: {change.name[:80]!r}")
         if not re.fullmatch(self.value, change.before) or change.during:
             raise ValueError("not the value of an installed file")
-        if change.after and change.after != packaged()[change.name]:
+        if change.after and change.after != packaged().get(change.name):
             raise ValueError("not the value of an installed file: it comes with another release")
 
+    def steps(self, change: Change) -> Iterator[Step]:
+        for step in super().steps(change):
+            why = step.why if change.name in FILES or not change.after else _WHY_DOCUMENTS
+            yield step.model_copy(update={"may_fail": change.may_fail, "why": why})
+
     def describe(self, change: Change) -> Description:
-        return Description(change.name, _words(change.name, change.before), _words(change.name, change.after))
+        return Description(shown(change.name), _words(change.name, change.before), _words(change.name, change.after))
+
+
+_WHY_DOCUMENTS = "so that shells complete words, and man(1) finds the pages"
 
 
 def _words(name: str, text: str) -> str:
-    return "none" if not text else "installed" if text == packaged()[name] else "another text"
+    return "none" if not text else "installed" if text == packaged().get(name) else "another text"
 
 
 class EnabledUnit(WholeFile):
@@ -72,14 +80,13 @@ class EnabledUnit(WholeFile):
     def validate(self, change: Change) -> None:
         if change.name not in LINKS or change.subject != BOOT:
             raise ValueError(f"not the name of an enabled unit: {change.name[:80]!r}")
-        if change.during or not all(text in ("", LINKS[change.name]) for text in (change.before, change.after)):
+        if change.during or change.before not in ("", *enables(change.name)):
+            raise ValueError("not the value of an enabled unit")
+        if change.after not in ("", LINKS[change.name]):
             raise ValueError("not the value of an enabled unit")
 
     def read(self, reader: Reader, change: Change) -> str | None:
-        try:
-            return reader.link(change.name)
-        except KernelRefused:
-            return ""
+        return target_of(reader, change.name)
 
     def steps(self, change: Change) -> Iterator[Step]:
         for step in super().steps(change):

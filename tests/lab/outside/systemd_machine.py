@@ -93,10 +93,11 @@ class Boot:
 
 
 class SystemdMachine:
-    """A machine with one state. `folder`: for its disk and the results of each boot."""
+    """A machine with one state. `folder`: for its disk and the results of each boot. `installed`: the directory of an
+    overlay on the root file system, which has vfioctl; without it, vfioctl is that of the sources."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._found = folder, look()
+    def __init__(self, folder: Path, installed: Path | None = None) -> None:
+        self._folder, self._installed, self._found = folder, installed, look()
         if not Path("/lib/systemd/systemd").exists():
             raise LabError("apt-get install systemd")
         CACHE.mkdir(exist_ok=True)
@@ -111,8 +112,11 @@ class SystemdMachine:
     def _seed(self) -> None:
         """Make the disk, with the program."""
         upper = self._folder / "seed/upper"
+        upper.mkdir(parents=True)
+        if self._installed:
+            subprocess.run(["cp", "--archive", f"{self._installed}/.", str(upper)], check=True)
         files = {
-            "usr/local/bin/vfioctl": COMMAND,
+            **({} if self._installed else {"usr/local/bin/vfioctl": COMMAND}),
             "etc/systemd/system/lab.target": TARGET,
             "etc/systemd/system/lab.service": SERVICE,
             "etc/fstab": "",
@@ -123,7 +127,8 @@ class SystemdMachine:
             file = upper / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
-        (upper / "usr/local/bin/vfioctl").chmod(0o755)
+        if not self._installed:
+            (upper / "usr/local/bin/vfioctl").chmod(0o755)
         for unit in NOT_AT_BOOT:
             (upper / "etc/systemd/system" / unit).symlink_to("/dev/null")
         (self._folder / "seed/work").mkdir()

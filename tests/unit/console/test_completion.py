@@ -10,9 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer._completion_shared import get_completion_script
 
 from tests.hosts.machines import HOSTS
 from tests.unit.conftest import Run
+from vfioctl.console.completion import SCRIPTS
 
 ROOT = HOSTS.parents[1]
 Ask = Callable[[str, str], list[str]]
@@ -74,3 +76,17 @@ class TestEachShell:
 
     def test_nothing_that_does_not_begin_so(self, ask: Ask, shell: str) -> None:
         assert ask(shell, "claim list --owner pod/") == []
+
+
+@pytest.mark.parametrize("shell", SCRIPTS)
+def test_an_installed_script_is_the_one_that_typer_shows(shell: str) -> None:
+    assert SCRIPTS[shell] == get_completion_script(prog_name="vfioctl", complete_var="_VFIOCTL_COMPLETE", shell=shell)
+
+
+def test_bash_takes_the_installed_script(tmp_path: Path) -> None:
+    script = tmp_path / "vfioctl"
+    script.write_text(SCRIPTS["bash"])
+    done = subprocess.run(
+        ["bash", "-c", f"source {script} && complete -p vfioctl"], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "complete -o default -F _vfioctl_completion vfioctl", done.stderr

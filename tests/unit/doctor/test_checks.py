@@ -148,6 +148,10 @@ class Case(NamedTuple):
     word: str = ""
 
 
+def with_package(name: str) -> Facts:
+    return facts_of(persistent=(at_boot(),), has_package=True, not_installed=(name,))
+
+
 CASES = (
     Case("iommu", PASS, facts_of, "intel-vt-d, 1 group"),
     Case("iommu", FAIL, lambda: off(command_line=file("ro intel_iommu=off")), "remove intel_iommu=off"),
@@ -287,6 +291,9 @@ CASES = (
     Case("persistent", NA, facts_of),
     Case("boot-files", PASS, lambda: facts_of(persistent=(at_boot(),)), "in place"),
     Case("boot-files", FAIL, lambda: facts_of(persistent=(at_boot(),), not_installed=("/etc/x",)), "vfioctl install"),
+    Case("boot-files", PASS, lambda: facts_of(persistent=(at_boot(),), has_package=True), "of this system"),
+    Case("boot-files", FAIL, lambda: with_package("/etc/x"), "vfioctl install"),
+    Case("boot-files", FAIL, lambda: with_package("/usr/lib/x"), "one release only"),
     Case("boot-files", NA, facts_of),
 )
 

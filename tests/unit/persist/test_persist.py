@@ -244,38 +244,3 @@ def test_an_interrupted_bind_leaves_no_definition(server: BootableHost) -> None:
     server.host.persist.restore()
     assert files(server) == []
     assert driver(server) == "nvidia"
-
-
-class TestInstall:
-    def test_puts_everything_in_place_and_enables_it(self, server: BootableHost) -> None:
-        server.does(lambda host: host.persist.plan_install())
-        assert server.host.persist.plan_install().nothing_to_do
-        assert "drivers_probe" in server.tree.files["/etc/udev/rules.d/62-vfioctl-boot.rules"]
-        assert server.tree.files["/usr/lib/vfioctl/vfioctl-early"].startswith("#!/bin/sh")
-        link = "/etc/systemd/system/multi-user.target.wants/vfioctl-restore.service"
-        assert server.tree.links[link] == "../vfioctl-restore.service"
-
-    def test_renews_what_another_release_left(self, server: BootableHost) -> None:
-        server.does(lambda host: host.persist.plan_install())
-        server.add("/etc/udev/rules.d/62-vfioctl-boot.rules", "# of an earlier release")
-        (change,) = server.host.persist.plan_install().changes
-        assert change.name == "/etc/udev/rules.d/62-vfioctl-boot.rules"
-
-    def test_uninstall_leaves_nothing_of_it(self, server: BootableHost) -> None:
-        before = {*server.tree.files, *server.tree.links}
-        server.does(lambda host: host.persist.plan_install(), lambda host: host.persist.plan_uninstall())
-        assert {*server.tree.files, *server.tree.links} == before
-        assert server.host.persist.plan_uninstall().nothing_to_do
-
-    def test_uninstall_keeps_what_is_persistent(self, bound: BootableHost) -> None:
-        bound.does(lambda host: host.persist.plan_install(), lambda host: host.persist.plan_uninstall())
-        assert len(files(bound)) == 2
-
-    def test_a_plan_with_another_text_is_refused(self, server: BootableHost) -> None:
-        host = server.host
-        plan = host.persist.plan_install()
-        change = plan.changes[0]
-        resource = host.session.registry.resource(change)
-        resource.validate(change)
-        with pytest.raises(ValueError, match="comes with another release"):
-            resource.validate(change.model_copy(update={"after": change.after + "\nreboot"}))

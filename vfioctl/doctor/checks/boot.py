@@ -41,7 +41,15 @@ def boot_files(facts: Facts) -> Iterator[Finding]:
     if not any(entry.owner is Owner.VFIOCTL for entry in facts.persistent):
         yield not_applicable("nothing is persistent")
     elif facts.not_installed:
-        evidence = f"missing, or of another release: {', '.join(facts.not_installed)}"
-        yield failed(evidence, "The next boot does not restore what is persistent.", command="vfioctl install")
+        names, meaning = ", ".join(facts.not_installed), "The next boot does not restore what is persistent."
+        if not facts.has_package:
+            yield failed(f"missing, or of another release: {names}", meaning, command="vfioctl install")
+        elif all(name.startswith("/usr/") for name in facts.not_installed):
+            evidence = f"of another release than this vfioctl: {names}"
+            yield failed(evidence, "The next boot does as that release does.", "install one release only")
+        else:
+            evidence = f"beside the package of this system, and first in turn, or turned off: {names}"
+            yield failed(evidence, meaning, command="vfioctl install")
     else:
-        yield passed("the udev rule, the units and the script of vfioctl install are in place")
+        whose = "the package vfioctl of this system" if facts.has_package else "vfioctl install"
+        yield passed(f"the udev rule, the units and the script of {whose} are in place")

@@ -124,6 +124,8 @@ class Facts:
     switched_off: str = ""
     """the file or kernel argument that keeps vfioctl from restoring anything"""
     not_installed: tuple[str, ...] = ()
+    has_package: bool = False
+    """whether a package of the system has installed what a boot needs"""
     """the files for the boot that are missing, or of another release"""
     persist_problem: str = ""
     """why what a boot restores is not known"""

@@ -20,17 +20,13 @@ END = "#end"
 MOST_BYTES, LONGEST_LINE, DEEPEST = 64 << 20, 65_536, 64
 _OF_KERNEL = ("/sys/", "/proc/", "/dev/", "/lib/")
 _OF_BOOT = ("/etc/mdevctl.d/", "/etc/driverctl.d/", "/etc/udev/rules.d/", "/etc/systemd/", "/etc/vfioctl/")
-ROOTS = (
-    *_OF_KERNEL,
-    *_OF_BOOT,
-    "/usr/lib/vfioctl/",
-    "/etc/libvirt/",
-    "/run/libvirt/",
-    "/etc/cdi/",
-    "/var/run/cdi/",
-    "/run/vfioctl/",
+_INSTALLED = ("/usr/lib/vfioctl/", "/usr/lib/systemd/system/", "/usr/lib/udev/rules.d/", "/usr/local/share/")
+_RUN = ("/run/libvirt/", "/run/vfioctl/", "/var/run/cdi/")
+ROOTS = (*_OF_KERNEL, *_OF_BOOT, *_INSTALLED, "/etc/libvirt/", "/etc/cdi/", *_RUN)
+_ABOVE_ROOTS = (
+    *("/", "/etc", "/etc/udev", "/run", "/var", "/var/run"),
+    *("/usr", "/usr/lib", "/usr/lib/systemd", "/usr/lib/udev", "/usr/local"),
 )
-_ABOVE_ROOTS = ("/", "/etc", "/etc/udev", "/run", "/usr", "/usr/lib", "/var", "/var/run")
 PERMISSIONS = "sim:permissions:"  # and a node, whose permissions are
 SUBJECTS = ("hwdb:", "nvml:", "sim:", "unit:", "user:")
 

@@ -15,10 +15,12 @@ app = App(add_completion=False)
   vfioctl install --dry-run --simulate hgx8
   vfioctl install --yes --simulate hgx8""")
 def install(ctx: typer.Context, *, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Install what restores persistent devices at boot.
+    """Install what restores devices at boot, completions and manual pages.
 
-    This is a udev rule, two systemd units, and a script that runs before any driver is loaded. Writes below /etc/udev,
-    /etc/systemd and /usr/lib/vfioctl, and enables the units as systemctl enable does. Run it again after an upgrade: it
-    renews what differs."""
+    For the boot this is a udev rule, two systemd units, and a script that runs before any driver is loaded: files below
+    /etc/udev, /etc/systemd and /usr/lib/vfioctl. It enables the units as systemctl enable does. Completions for bash,
+    zsh and fish, and the manual pages, go to /usr/local/share. Run it again after an upgrade: it renews what differs.
+
+    The Debian package has all of this. On a host with it, install removes older copies, which would take precedence."""
     session = opened(ctx)
     carry_out(session, PersistApi(session).plan_install(), dry_run=dry_run, yes=yes, as_json=as_json)

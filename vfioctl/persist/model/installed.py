@@ -1,17 +1,18 @@
-"""What `vfioctl install` puts in place for the boot. May not do input or output."""
+"""What `vfioctl install` puts in place: for the boot, for shells, and for man(1). May not do input or output."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from vfioctl.core.change import Change, Intent, Plan
-from vfioctl.kernel.host_paths import PROGRAMS, UDEV_RULES, UNITS
+from vfioctl.kernel.host_paths import PACKAGED_RULES, PACKAGED_UNITS, PROGRAMS, SHARE, UDEV_RULES, UNITS
 
 FILE, LINK = "installed file", "enabled unit"
 """The kinds of resource."""
-BOOT = "boot"
-"""The subject of these changes: no device."""
+BOOT, DOCUMENTS = "boot", "documents"
+"""The subjects of these changes, which are of no device: what a boot needs, and what a user reads or a shell."""
 FILES: Mapping[str, str] = {
     f"{PROGRAMS}/vfioctl-early": "udev/vfioctl-early",
     f"{UDEV_RULES}/62-vfioctl-boot.rules": "udev/62-vfioctl-boot.rules",
@@ -24,7 +25,46 @@ LINKS: Mapping[str, str] = {
     f"{UNITS}/sysinit.target.wants/vfioctl-early.service": "../vfioctl-early.service",
     f"{UNITS}/multi-user.target.wants/vfioctl-restore.service": "../vfioctl-restore.service",
 }
-"""The links that enable units, and their targets, as `systemctl enable` makes them."""
+"""The links that enable units, and their targets."""
+UNIT_NAMES = frozenset(link.rpartition("/")[2] for link in LINKS)
+"""The units that a boot starts."""
+COMPLETIONS: Mapping[str, str] = {
+    f"{SHARE}/bash-completion/completions/vfioctl": "bash",
+    f"{SHARE}/zsh/site-functions/_vfioctl": "zsh",
+    f"{SHARE}/fish/vendor_completions.d/vfioctl.fish": "fish",
+}
+"""The completion scripts, and the shell that reads each."""
+PAGES = f"{SHARE}/man/man1"
+"""Where man(1) finds the manual pages."""
+PAGE = re.compile(r"vfioctl(-[a-z]{1,40})?\.1", re.ASCII)
+"""The name of a manual page."""
+IN_PACKAGE: Mapping[str, str] = {
+    path: path.replace(UNITS, PACKAGED_UNITS).replace(UDEV_RULES, PACKAGED_RULES) for path in FILES
+}
+"""Where a package of the system has each of FILES. Files of the same name in /etc take precedence over them."""
+MARK = f"{PACKAGED_UNITS}/vfioctl-restore.service"
+"""A host that has this file has vfioctl's package."""
+
+
+def is_installed(name: str) -> bool:
+    """Return whether `vfioctl install` may write the file."""
+    folder, _, file = name.rpartition("/")
+    return name in FILES or name in COMPLETIONS or (folder == PAGES and PAGE.fullmatch(file) is not None)
+
+
+def shown(name: str) -> str:
+    """Return a file as a person calls it: a path, for the boot; else what it is."""
+    if name in COMPLETIONS:
+        return f"completion for {COMPLETIONS[name]}"
+    folder, _, file = name.rpartition("/")
+    return f"manual page {file.removesuffix('.1')}(1)" if folder == PAGES else name
+
+
+def enables(link: str) -> frozenset[str]:
+    """Return the targets by which a link enables its unit, whoever made it: `vfioctl install`, systemctl, a package."""
+    unit = link.rpartition("/")[2]
+    places = (UNITS, PACKAGED_UNITS, PACKAGED_UNITS.removeprefix("/usr"))
+    return frozenset({LINKS[link], *(f"{place}/{unit}" for place in places)})
 
 
 class InstallIntent(Intent):
@@ -62,14 +102,27 @@ class UninstallIntent(Intent):
 
 
 def _installs(changes: tuple[Change, ...], *, removes: bool) -> bool:
-    return all(change.kind in (FILE, LINK) and (change.after == "") is removes for change in changes)
+    """`install` may remove, too: copies of what a package has installed, and pages of commands that are no more."""
+    return all(change.kind in (FILE, LINK) and (change.after == "" or not removes) for change in changes)
 
 
 def changes_of(before: Mapping[str, str], wanted: Mapping[str, str]) -> list[Change]:
-    """The changes of files and links. `before`: their texts and targets now. `wanted`: those of the package; none to
+    """The changes of files and links. `before`: their texts and targets now. `wanted`: those of this release; none to
     remove them."""
-    return [
-        Change(kind=LINK if name in LINKS else FILE, name=name, subject=BOOT, before=now, after=wanted.get(name, ""))
-        for name, now in before.items()
-        if now != wanted.get(name, "")
-    ]
+    return [_change(name, now, wanted.get(name, "")) for name, now in before.items() if not _same(name, now, wanted)]
+
+
+def _same(name: str, now: str, wanted: Mapping[str, str]) -> bool:
+    return now == wanted.get(name, "") or (name in wanted and name in LINKS and now in enables(name))
+
+
+def _change(name: str, before: str, after: str) -> Change:
+    of_boot = name in FILES or name in LINKS
+    return Change(
+        kind=LINK if name in LINKS else FILE,
+        name=name,
+        subject=BOOT if of_boot else DOCUMENTS,
+        before=before,
+        after=after,
+        may_fail=not of_boot,
+    )

@@ -1,22 +1,38 @@
-"""Reads which files for the boot are in place. Reads only."""
+"""Reads what `vfioctl install`, or a package of the system, has put in place. Reads only."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from vfioctl.errors import KernelRefused
+from vfioctl.kernel.lenient import names_in, target_of, text_of
 from vfioctl.kernel.protocol import FileReader
-from vfioctl.persist.model.installed import FILES, LINKS
+from vfioctl.persist.model.installed import COMPLETIONS, FILES, IN_PACKAGE, LINKS, MARK, PAGE, PAGES
 
 
-def installed(kernel: FileReader) -> Mapping[str, str]:
-    """Return the text of each file, and the target of each link, that is there now; empty if there is none."""
-    found = {path: kernel.read(path) if kernel.has(path) else "" for path in FILES}
-    return {**found, **{path: _target(kernel, path) for path in LINKS}}
+def has_package(kernel: FileReader) -> bool:
+    """Return whether a package of the system has installed vfioctl."""
+    return kernel.has(MARK)
 
 
-def _target(kernel: FileReader, path: str) -> str:
-    try:
-        return kernel.link(path)
-    except KernelRefused:
-        return ""
+def for_boot(kernel: FileReader) -> Mapping[str, str]:
+    """Return the text of each file for the boot, and the target of each link, that is there now; empty for none. The
+    files of a package are not among them. Raises KernelRefused for a file that cannot be read."""
+    if has_package(kernel):  # a link to /dev/null, by which `systemctl mask` turns a unit off, is no copy of it
+        files = {path: text_of(kernel, path) for path, place in IN_PACKAGE.items() if path != place}
+    else:
+        files = {path: kernel.read(path) if kernel.has(path) else "" for path in FILES}
+    return {**files, **{path: target_of(kernel, path) for path in LINKS}}
+
+
+def documents(kernel: FileReader, wanted: Iterable[str], *, pages: bool) -> Mapping[str, str]:
+    """Return the text of each completion and manual page that is there now; empty for none. `wanted`: more names.
+    `pages`: whether manual pages that nobody wants any more are ours."""
+    own = [f"{PAGES}/{name}" for name in names_in(kernel, PAGES) if PAGE.fullmatch(name)] if pages else []
+    return {path: text_of(kernel, path) for path in dict.fromkeys((*COMPLETIONS, *wanted, *own))}
+
+
+def other_release(kernel: FileReader, texts: Mapping[str, str]) -> Iterable[str]:
+    """Yield the files of the package that have another text. `texts`: by the path where `install` writes each."""
+    for path, place in IN_PACKAGE.items():
+        if text_of(kernel, place).rstrip("\n") != texts[path]:
+            yield place
