@@ -92,6 +92,8 @@ class Tui(Changing):
         known = replace(known, overview=overview, events=events_)
         if news.changes is not None:
             known = replace(known, changes=news.changes, changes_problem=news.changes_problem)
+        if news.checked is not None:
+            known = replace(known, checked=news.checked, checked_problem=news.checked_problem)
         self.known = known
         self.draw_sheet()
         self.draw_bars()
@@ -105,7 +107,7 @@ class Tui(Changing):
 
     def action_read(self) -> None:
         """Read everything again."""
-        self.feed.ask(history=self.view is View.HISTORY)
+        self.feed.ask(history=self.view is View.HISTORY, doctor=self.view is View.DOCTOR)
         self.say("Reading the host again.")
 
     # keys
@@ -133,6 +135,8 @@ class Tui(Changing):
         self.table.focus()
         if self.view is View.HISTORY:
             self.feed.ask_history()
+        if self.view is View.DOCTOR:
+            self.feed.ask_doctor()
         self.draw_sheet()
         self.draw_bars()
 

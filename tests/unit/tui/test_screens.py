@@ -43,6 +43,7 @@ def test_numbers_change_the_screen(drive: Drive) -> None:
             assert driver.app.view is view
             await driver.shows(f"[{number} {view}]")
             await driver.until(lambda: driver.app.table.sheet.rows)
+        await driver.press("6")
         await driver.shows("Nothing has happened since this screen was opened.")
 
     drive(work)

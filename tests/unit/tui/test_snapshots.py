@@ -24,6 +24,7 @@ SCREENS: dict[str, tuple[str, list[str | tuple[str, str]], list[str]]] = {
     "refused": ("busy", ["b"], ["a: plan again"]),
     "done": ("hgx8", ["b", ("y: apply this plan", "y")], ["[>Close<]"]),
     "help": ("hgx8", ["question_mark"], ["Everywhere"]),
+    "doctor": ("shared-group", ["7"], ["group-sharing"]),
 }
 """Host, keys, and words to wait for: before a key, and at the end."""
 PAGES = ("menu", "refused", "done", "help", "marked")

@@ -33,6 +33,11 @@ def doctor_page(document: DoctorDocument, *, everything: bool = False, command: 
     return Stack(*lines, Text(summary(document), style="bold"))
 
 
+def finding_page(result: Result, command: Command = str) -> RenderableType:
+    """Render one result, also the evidence of what is well. `command`: as for `doctor_page`."""
+    return Stack(*_finding(result, command))
+
+
 def summary(document: DoctorDocument) -> str:
     """Return the last line: the number of findings of each kind."""
     count = [sum(result.status is status for result in document.results) for status in _SHOWN]

@@ -20,6 +20,7 @@ from vfioctl.tui.data.threads import start
 
 if TYPE_CHECKING:
     from vfioctl.core.change import JournalEntry
+    from vfioctl.doctor.model.result import DoctorDocument
     from vfioctl.host import Host
     from vfioctl.inventory.model.values import PciAddress
     from vfioctl.overview.model.event import HostEvent
@@ -47,6 +48,8 @@ class News(NamedTuple):
     events: tuple[HostEvent, ...]
     changes: tuple[JournalEntry, ...] | None
     changes_problem: str
+    checked: DoctorDocument | None
+    checked_problem: str
 
 
 class Feed:
@@ -57,13 +60,15 @@ class Feed:
         self._host, self._interval, self._read_only = host, interval, read_only
         self._condition, self._ended = threading.Condition(), threading.Event()
         self._addresses: set[PciAddress]
-        self._all, self._addresses, self._history = True, set(), False
+        self._all, self._addresses, self._history, self._doctor = True, set(), False, False
         self._overview: Overview | None = None
         self._last: Overview | None = None
         self._problem: str | None = None
         self._events: deque[HostEvent] = deque(maxlen=_MOST_EVENTS)
         self._changes: tuple[JournalEntry, ...] | None = None
         self._changes_problem = ""
+        self._checked: DoctorDocument | None = None
+        self._checked_problem = ""
         self._announce: Callable[[], None] | None = None
         self._announced = False
         self.reading_since: float | None = None
@@ -92,23 +97,39 @@ class Feed:
     def take(self) -> News:
         """Return the news."""
         with self._condition:
-            news = News(self._overview, self._problem, tuple(self._events), self._changes, self._changes_problem)
-            self._overview = self._problem = self._changes = None
+            news = News(
+                overview=self._overview,
+                problem=self._problem,
+                events=tuple(self._events),
+                changes=self._changes,
+                changes_problem=self._changes_problem,
+                checked=self._checked,
+                checked_problem=self._checked_problem,
+            )
+            self._overview = self._problem = self._changes = self._checked = None
             self._events.clear()
             self._announced = False
         return news
 
-    def ask(self, addresses: Collection[PciAddress] | None = None, *, history: bool = False) -> None:
-        """Read these functions again, or everything; with `history`, the changes of the journal too."""
+    def ask(
+        self, addresses: Collection[PciAddress] | None = None, *, history: bool = False, doctor: bool = False
+    ) -> None:
+        """Read these functions again, or everything; with `history`, the changes of the journal too; with `doctor`,
+        what the checks find."""
         with self._condition:
             self._all = self._all or addresses is None
             self._addresses.update(addresses or ())
             self._history = self._history or history
+            self._doctor = self._doctor or doctor
             self._condition.notify_all()
 
     def ask_history(self) -> None:
         """Read the changes of the journal."""
         self.ask((), history=True)
+
+    def ask_doctor(self) -> None:
+        """Run the checks."""
+        self.ask((), doctor=True)
 
     def _tell(self) -> None:
         with self._condition:
@@ -120,32 +141,36 @@ class Feed:
     def _read(self) -> None:
         self._look(None, without=_SLOW)
         while not self._ended.is_set():
-            addresses, history = self._wanted()
+            addresses, history, doctor = self._wanted()
             if self._ended.is_set():
                 return
             began = time.monotonic()
-            if addresses is None or addresses or not history:
+            if addresses is None or addresses or not (history or doctor):
                 self._look(addresses)
             if history:
                 self._look_back()
+            if doctor:
+                self._check()
             self._ended.wait(max(0.0, began + PAUSE - time.monotonic()))
 
-    def _wanted(self) -> tuple[Collection[PciAddress] | None, bool]:
-        """Wait until something is to be read; return which functions, None for all, and whether the changes."""
+    def _wanted(self) -> tuple[Collection[PciAddress] | None, bool, bool]:
+        """Wait until something is to be read; return which functions, None for all, and whether the changes, and what
+        the checks find."""
         usage = list(self._last.usage) if self._last else []
         seconds = _USAGE if usage else _WHOLE
         with self._condition:
             asked = self._condition.wait_for(
-                lambda: self._all or self._addresses or self._history or self._ended.is_set(), seconds
+                lambda: self._all or self._addresses or self._history or self._doctor or self._ended.is_set(),
+                seconds,
             )
             if not asked:
                 whole = time.monotonic() - self._whole_at >= _WHOLE - _USAGE / 2
-                return None if whole or not usage else (), False
+                return None if whole or not usage else (), False, False
             wanted = None if self._all else frozenset(self._addresses)
-            history = self._history
-            self._all, self._history = False, False
+            history, doctor = self._history, self._doctor
+            self._all, self._history, self._doctor = False, False, False
             self._addresses.clear()
-        return wanted, history
+        return wanted, history, doctor
 
     _whole_at = 0.0
 
@@ -175,6 +200,17 @@ class Feed:
             changes, problem = (), error.message
         with self._condition:
             self._changes, self._changes_problem = changes, problem
+        self._tell()
+
+    def _check(self) -> None:
+        from vfioctl.doctor.model.result import DoctorDocument
+
+        try:
+            checked, problem = self._host.doctor.examine(), ""
+        except VfioctlError as error:
+            checked, problem = DoctorDocument(ok=False, failed=0, unknown=0, results=()), error.message
+        with self._condition:
+            self._checked, self._checked_problem = checked, problem
         self._tell()
 
     def _watch(self) -> None:

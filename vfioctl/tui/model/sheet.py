@@ -26,6 +26,7 @@ class View(StrEnum):
     DOMAINS = "Domains"
     HISTORY = "History"
     LOG = "Log"
+    DOCTOR = "Doctor"
 
 
 class Tone(StrEnum):

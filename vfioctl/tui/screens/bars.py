@@ -21,7 +21,7 @@ _KEYS = (
     ("Space", "select a row, and several; actions are for all of them"),
     ("Esc", "leave details, filter or selection"),
     ("Enter", "the menu of actions, with the reason why one is not possible"),
-    ("1 to 6", "the screens"),
+    (f"1 to {len(View)}", "the screens"),
     ("/", "filter: show only the rows that have all the words typed"),
     ("s", "sort by the next column"),
     ("d", "details of the row: beside the table from 120 columns, else in its place"),

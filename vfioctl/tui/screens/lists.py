@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from vfioctl.console.words import counted
+from vfioctl.doctor.model.result import DoctorDocument, Status
 from vfioctl.overview.model.event import HostEvent
 from vfioctl.overview.model.overview import Overview, Part
 from vfioctl.tui.model.sheet import Column, Row, Tone, View, cell, heading
@@ -64,11 +65,18 @@ LOG = (
     Column("SUBJECT", most=44),
     Column("DETAIL"),
 )
+CHECKS = (
+    Column("RESULT"),
+    Column("CHECK"),
+    Column("DEVICES", rank=1, most=26, least=12),
+    Column("MEANING OR WHAT WAS READ"),
+)
 _STATES = {
     "back": ("rolled back", Tone.WARNING),
     "open": ("interrupted", Tone.BAD),
     "stuck": ("stuck", Tone.BAD),
 }
+_RESULTS = {Status.FAIL: Tone.BAD, Status.UNKNOWN: Tone.WARNING, Status.NOTE: Tone.PLAIN, Status.PASS: Tone.GOOD}
 _BAD = (VgpuState.ZOMBIE, VgpuState.ORPHAN, VgpuState.WEDGED)
 
 
@@ -178,6 +186,22 @@ def history_rows(entries: Sequence[JournalEntry], problem: str = "") -> Iterator
         )
     if not entries and not problem:
         yield heading("none", "No change was made on this host yet.", tone=Tone.DIM)
+
+
+def check_rows(checked: DoctorDocument | None, problem: str = "") -> Iterator[Row]:
+    """Yield what the checks found, problems first. `problem`: why they could not be run."""
+    if problem:
+        yield heading("unread", f"The checks could not be run: {problem}", tone=Tone.WARNING)
+    if checked is None:
+        yield heading("reading", "The checks are being run.", tone=Tone.DIM)
+        return
+    for number, result in sorted(enumerate(checked.results), key=lambda pair: [*Status].index(pair[1].status)):
+        if result.status is not Status.NOT_APPLICABLE:
+            cells = (
+                *(cell(result.status, _RESULTS[result.status]), cell(result.check)),
+                *(cell(" ".join(result.devices)), cell(result.meaning or result.evidence)),
+            )
+            yield Row(str(number), cells, hidden=f"{result.evidence} {result.remedy}")
 
 
 def log_rows(events: Iterable[tuple[int, HostEvent]]) -> Iterator[Row]:

@@ -12,6 +12,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from vfioctl.console.words import counted, listed, plain
+from vfioctl.doctor.model.result import DoctorDocument
 from vfioctl.host import Host
 from vfioctl.inventory.render.function import function_page
 from vfioctl.inventory.render.holders import holders_page
@@ -34,6 +35,7 @@ _COLUMNS: Mapping[View, tuple[Column, ...]] = {
     View.DOMAINS: lists.DOMAINS,
     View.HISTORY: lists.HISTORY,
     View.LOG: lists.LOG,
+    View.DOCTOR: lists.CHECKS,
 }
 
 _WHOLE = 76
@@ -48,6 +50,8 @@ class Known:
     names: Names
     changes: tuple[JournalEntry, ...] = ()
     changes_problem: str = ""
+    checked: DoctorDocument | None = None
+    checked_problem: str = ""
     events: tuple[tuple[int, HostEvent], ...] = ()
     """Numbered from 1, the newest first."""
 
@@ -82,17 +86,16 @@ def sheet_of(view: View, known: Known, arrangement: Arrangement) -> Sheet:
 
 def _rows(view: View, known: Known, *, everything: bool) -> Iterator[Row]:
     overview = known.overview
-    if view is View.DEVICES:
-        return DeviceRows(overview, known.names, everything=everything).rows()
-    if view is View.CLAIMS:
-        return lists.claim_rows(overview)
-    if view is View.VGPUS:
-        return lists.vgpu_rows(overview, lambda card: _name(known, card))
-    if view is View.DOMAINS:
-        return lists.domain_rows(overview)
-    if view is View.HISTORY:
-        return lists.history_rows(known.changes, known.changes_problem)
-    return lists.log_rows(known.events)
+    makers: Mapping[View, Callable[[], Iterator[Row]]] = {
+        View.DEVICES: lambda: DeviceRows(overview, known.names, everything=everything).rows(),
+        View.CLAIMS: lambda: lists.claim_rows(overview),
+        View.VGPUS: lambda: lists.vgpu_rows(overview, lambda card: _name(known, card)),
+        View.DOMAINS: lambda: lists.domain_rows(overview),
+        View.HISTORY: lambda: lists.history_rows(known.changes, known.changes_problem),
+        View.LOG: lambda: lists.log_rows(known.events),
+        View.DOCTOR: lambda: lists.check_rows(known.checked, known.checked_problem),
+    }
+    return makers[view]()
 
 
 def sortable(view: View) -> int:
@@ -211,6 +214,14 @@ def _change(host: Host, key: str, known: Known, _width: int) -> list[RenderableT
     return [change_page(entry, host.session.registry)] if entry else []
 
 
+def _check(_host: Host, key: str, known: Known, _width: int) -> list[RenderableType]:
+    from vfioctl.console.choice import on_this_host
+    from vfioctl.doctor.render.page import finding_page
+
+    results = known.checked.results if known.checked else ()
+    return [finding_page(results[int(key)], on_this_host)] if key.isdecimal() and int(key) < len(results) else []
+
+
 def _event(_host: Host, key: str, known: Known, _width: int) -> list[RenderableType]:
     event = next((event for number, event in known.events if str(number) == key), None)
     return [Text(plain(f"{name:9}  {value}")) for name, value in vars(event).items() if value] if event else []
@@ -223,4 +234,5 @@ _DETAILS: Mapping[View, Callable[[Host, str, Known, int], list[RenderableType]]]
     View.DOMAINS: _domain,
     View.HISTORY: _change,
     View.LOG: _event,
+    View.DOCTOR: _check,
 }
