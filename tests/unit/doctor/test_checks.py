@@ -89,6 +89,8 @@ def on_vfio(address: PciAddress = GPU, **facts: Any) -> Function:
     return function(address, driver="vfio-pci", **facts)
 
 
+REGIONS = "0x00000000fee00000 0x00000000feefffff msi"
+RMRR = "0x00000000bf7f7000 0x00000000bf7fffff direct"
 REFUSED = file(None, refused="EACCES")
 SHARED = (function(GPU), function(AUDIO, class_code="040300", iommu_group=0x41))
 STRANGER = function(DISK, class_code="010802", vendor_id="144d", iommu_group=0x41)
@@ -182,6 +184,11 @@ CASES = (
     Case("group-sharing", PASS, lambda: facts_of(*SHARED, BRIDGE)),
     Case("group-sharing", FAIL, lambda: facts_of(*SHARED, STRANGER), f"group 65: {GPU} with {DISK}"),
     Case("group-sharing", NA, lambda: facts_of(function(GPU, iommu_group=None))),
+    Case("reserved-memory", PASS, lambda: facts_of(reserved={0x41: file(REGIONS)}), "1 IOMMU group"),
+    Case("reserved-memory", PASS, lambda: facts_of(reserved={0x41: file(f"{REGIONS}\n{RMRR}-relaxable")})),
+    Case("reserved-memory", FAIL, lambda: facts_of(reserved={0x41: file(f"{REGIONS}\n{RMRR}")}), "RMRR"),
+    Case("reserved-memory", UNKNOWN, lambda: facts_of(reserved={0x41: REFUSED})),
+    Case("reserved-memory", NA, facts_of),
     Case("vfio-pci", PASS, facts_of, "loaded"),
     Case("vfio-pci", PASS, lambda: facts_of(vfio_pci=ModuleState.BUILT_IN), "built in"),
     Case("vfio-pci", PASS, lambda: facts_of(vfio_pci=ModuleState.AVAILABLE), "available"),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from vfioctl.console.words import counted
 from vfioctl.core.marks import MarkKind
-from vfioctl.doctor.model.facts import Facts
+from vfioctl.doctor.model.facts import Facts, FileText
 from vfioctl.doctor.model.result import Finding, failed, not_applicable, note, passed, unknown
 from vfioctl.errors import some_of
 from vfioctl.inventory.model.functions import Function
@@ -69,6 +69,32 @@ def group_sharing(facts: Facts) -> Iterator[Finding]:
     meaning = "A guest gets all devices of a group, or none: the host and other guests lose these too."
     remedy = "move a card to a slot below another root port, or enable ACS in the firmware's set-up"
     yield failed(evidence, meaning, remedy, devices=_addresses(gpu for gpu, _ in shared.values()))
+
+
+def reserved_memory(facts: Facts) -> Iterator[Finding]:
+    """Whether the firmware keeps memory mapped for a device (RMRR, IVMD), so that the kernel gives it to no guest.
+    Regions that it may give up are `direct-relaxable`. Source: drivers/iommu/iommu.c, drivers/iommu/intel/iommu.c."""
+    if not facts.reserved:
+        yield not_applicable("no reserved_regions of IOMMU groups")
+        return
+    for file in facts.reserved.values():
+        if file.refused:
+            yield file.not_told()
+            return
+    kept = [g for g, file in facts.reserved.items() if any(r[2:] == ["direct"] for r in _regions(file))]
+    if not kept:
+        yield passed(f"no region of {counted(len(facts.reserved), 'IOMMU group')} must stay mapped")
+        return
+    devices = _addresses(f for f in facts.devices if f.iommu_group in kept)
+    evidence = some_of((f"{facts.reserved[group].path}: direct" for group in kept), _MOST)
+    meaning = "The firmware keeps memory of its own mapped for these (RMRR): the kernel gives them to no guest."
+    remedy = "turn off what shares memory with them in the firmware's set-up, or update it"
+    yield failed(evidence, meaning, remedy, command="dmesg | grep -i rmrr", devices=devices)
+
+
+def _regions(file: FileText) -> list[list[str]]:
+    """Return the regions: first and last address, and type."""
+    return [line.split() for line in (file.text or "").splitlines()]
 
 
 def _strangers(facts: Facts, gpu: Function) -> list[str]:

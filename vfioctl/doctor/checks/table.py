@@ -26,6 +26,7 @@ CHECKS: tuple[Check, ...] = (
     Check("noiommu", iommu.noiommu),
     Check("iommu-group", iommu.iommu_group),
     Check("group-sharing", devices.group_sharing),
+    Check("reserved-memory", devices.reserved_memory),
     Check("vfio-pci", vfio.vfio_pci),
     Check("vfio-node", vfio.vfio_node),
     Check("vfio-node-mode", vfio.vfio_node_mode),

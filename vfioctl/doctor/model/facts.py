@@ -94,6 +94,8 @@ class Facts:
     dma_entries: FileText = field(
         default_factory=lambda: FileText("/sys/module/vfio_iommu_type1/parameters/dma_entry_limit")
     )
+    reserved: Mapping[int, FileText] = field(default_factory=dict)
+    """by IOMMU group of the functions to judge: the file of its reserved regions, where the kernel has it"""
     nodes: Mapping[str, int | None] = field(default_factory=dict)
     """the device nodes that exist, of /dev/vfio/vfio and /dev/iommu, with their permission bits if known"""
     has_dev: bool = True
@@ -124,9 +126,9 @@ class Facts:
     switched_off: str = ""
     """the file or kernel argument that keeps vfioctl from restoring anything"""
     not_installed: tuple[str, ...] = ()
+    """the files for the boot that are missing, or of another release"""
     has_package: bool = False
     """whether a package of the system has installed what a boot needs"""
-    """the files for the boot that are missing, or of another release"""
     persist_problem: str = ""
     """why what a boot restores is not known"""
     udev_rules: tuple[FileText, ...] = ()

@@ -40,6 +40,7 @@ def read_facts(
         unsafe_interrupts=files.read_text(kernel, f"{parameters}/allow_unsafe_interrupts"),
         noiommu=files.read_text(kernel, "/sys/module/vfio/parameters/enable_unsafe_noiommu_mode"),
         dma_entries=files.read_text(kernel, f"{parameters}/dma_entry_limit"),
+        reserved=files.read_reserved(kernel, {f.iommu_group for f in devices if f.iommu_group is not None}),
         nodes=files.read_nodes(kernel),
         has_dev=bool(names_in(kernel, "/dev")),
         modprobe=files.read_modprobe(kernel),

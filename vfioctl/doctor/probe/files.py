@@ -4,7 +4,7 @@ facts."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from vfioctl.doctor.model.facts import FileText, Framebuffer, ModuleState, Pages
 from vfioctl.errors import KernelRefused
@@ -12,7 +12,7 @@ from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.host_paths import FIRMWARE_FRAMEBUFFERS
 from vfioctl.kernel.lenient import names_in, number_in, number_of, text_of
-from vfioctl.kernel.protocol import PCI_DEVICES, FileReader, Reader
+from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_DEVICES, FileReader, Reader
 
 PLATFORM_DRIVERS = "/sys/bus/platform/drivers"
 EFI_VARIABLES = "/sys/firmware/efi/efivars"
@@ -33,6 +33,13 @@ def read_text(kernel: FileReader, path: str) -> FileText:
         return FileText(path, kernel.read(path))
     except KernelRefused as error:
         return FileText(path, refused="" if error.symbol in ("ENOENT", "ENOTDIR") else error.symbol)
+
+
+def read_reserved(kernel: FileReader, groups: Collection[int]) -> Mapping[int, FileText]:
+    """Return the reserved regions of IOMMU groups, by group, where the kernel has the file. Source:
+    Documentation/ABI/testing/sysfs-kernel-iommu_groups."""
+    found = {group: read_text(kernel, f"{IOMMU_GROUPS}/{group}/reserved_regions") for group in sorted(groups)}
+    return {group: file for group, file in found.items() if file.text is not None or file.refused}
 
 
 def read_irq_chips(kernel: FileReader) -> tuple[str, ...]:
