@@ -154,6 +154,7 @@ FROM_DATA: Mapping[str, Iterable[str]] = {
         rf"driver{re.escape('.')}{host_paths._FORMS['<number>']}",
     ],
     r"f'\\n(?!{deeper})'": ["\n(?!\t)", "\n(?!\t\t)"],
+    "f'(?<![\\\\w-])(?:{words})(?![\\\\w-])'": [r"(?<![\w-])(?:web1|gpu\-host\-7)(?![\w-])"],
     "line": [r"^alias (?:pci|vfio_pci):\S+ nouveau$"],
     "any_base if base == 0 else decimal": [r"\+?([0-9]+)", r"\+?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)"],
     "pattern": [*rules._ATTRIBUTES, *rules._WRITE_ONLY],

@@ -315,7 +315,7 @@ class TestClaims:
             ("0000-1b-00.0", first),
             ("0000-43-00.0", second),
         ]
-        assert f"to containers {KIND}=0000-1b-00.0" in run(f"claim show {first} --simulate hgx8").out
+        assert f"CDI device {KIND}=0000-1b-00.0" in run(f"claim show {first} --simulate hgx8").out
         assert run(f"claim release {first} --yes --simulate hgx8").code == 0
         assert run(f"cdi generate --claim {first} --simulate hgx8").code == 0
         assert run("cdi list --simulate hgx8").out.splitlines()[1:] == [

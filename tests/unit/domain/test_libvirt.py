@@ -77,9 +77,9 @@ class TestAsked:
     @pytest.mark.parametrize("question", ["facts", "definition", "capabilities", "native"])
     def test_a_recorded_host_never_asks_this_machine(self, simulated: Simulated, tmp_path: Path, question: str) -> None:
         for kernel in (simulated, Recorded(simulated.tree, "recorded"), Captured(str(tmp_path))):
-            with pytest.raises(HostError, match="not this machine"):
+            with pytest.raises(HostError, match="it is simulated or recorded"):
                 kernel.ask_libvirt(SYSTEM, question, "web1")
-            assert "not this machine" in read_libvirt(kernel, SYSTEM).unknown
+            assert "it is simulated or recorded" in read_libvirt(kernel, SYSTEM).unknown
 
     def test_a_document(self, live: Live) -> None:
         canonical = validate(live, SYSTEM, XML)

@@ -106,7 +106,7 @@ def test_what_is_broken_already_goes_first() -> None:
     found = place(asking(gpus=2), capacity)
     assert indices(found, capacity) == [4, 7]
     assert {each.reason for each in found.others if each.free} == {
-        "free, behind 0000:01:00.0; no choice with it is better"
+        "free, behind 0000:01:00.0; the chosen ones are as good"
     }
 
 

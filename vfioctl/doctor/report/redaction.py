@@ -29,7 +29,8 @@ class Redaction:
                 numbers[kind] = numbers.get(kind, 0) + 1
                 self._words[word] = f"{kind}-{numbers[kind]}"
         long = sorted((word for word in self._words if len(word) >= _SHORTEST), key=len, reverse=True)
-        self._form = re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, long))})(?![\w-])") if long else None
+        words = "|".join(map(re.escape, long))
+        self._form = re.compile(rf"(?<![\w-])(?:{words})(?![\w-])") if words else None
 
     def word(self, word: str) -> str:
         """Return the pseudonym of one private word."""
