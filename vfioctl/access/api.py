@@ -89,7 +89,7 @@ class AccessApi:
 
     def _naming(self) -> list[Claim]:
         """Return the claims that name a user or a group."""
-        return [claim for claim in self._claims.claims() if ACCESS in claim.labels and claim.state is ClaimState.HELD]
+        return [claim for claim in self._claims.labelled(ACCESS) if claim.state is ClaimState.HELD]
 
     def _changes(self, wanted: Mapping[str, Access]) -> Iterator[Change]:
         from vfioctl.access.plan.permissions import changes

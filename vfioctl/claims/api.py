@@ -56,6 +56,10 @@ class ClaimsApi(Creation):
             raise NotPermitted(ENDED, hint="run it as root")
         return claims_published(self._session.published.read().records.get("claims"))
 
+    def labelled(self, label: str) -> tuple[Claim, ...]:
+        """Return the live claims with a label; none for ordinary users, to whom labels are not published."""
+        return () if self._session.reads_published else self.ledger.labelled(label)
+
     def claim(self, name: str) -> Claim:
         """Return the claim with this id, or the only one whose id begins so. Raises BadSpec, StoreDamaged; NotPermitted
         for one that only root may read."""

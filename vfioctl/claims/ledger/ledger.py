@@ -3,6 +3,7 @@ Takes times, boot ids and callers as arguments. May not read the host."""
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 from collections.abc import Callable, Collection, Mapping
@@ -68,6 +69,14 @@ class ClaimLedger:
         """Return the claims, the newest first. Raises StoreDamaged."""
         query = rows.LIVE if live_only else rows.ALL
         return self._store.read(lambda db: tuple(map(rows.claim_in, db.execute(query).fetchall())), ())
+
+    def labelled(self, label: str) -> tuple[Claim, ...]:
+        """Return the live claims with a label. Others are not made of their rows, which takes long for thousands."""
+        perhaps = (json.dumps(label),)
+        found: tuple[Claim, ...] = self._store.read(
+            lambda db: tuple(map(rows.claim_in, db.execute(rows.LABELLED, perhaps).fetchall())), ()
+        )
+        return tuple(claim for claim in found if label in claim.labels)
 
     def claim(self, name: str) -> Claim:
         """Return the claim with this id, or the only one whose id begins so. Raises BadSpec, StoreDamaged."""

@@ -31,6 +31,9 @@ ALL = f"SELECT {_COLUMNS} FROM claim ORDER BY claim.rowid DESC"  # noqa: S608 - 
 LIVE = f"""
     SELECT {_COLUMNS} FROM claim_live JOIN claim ON claim.id = claim_live.claim ORDER BY claim.rowid DESC
 """  # noqa: S608 - constants
+LABELLED = f"""
+    SELECT {_COLUMNS} FROM claim_live JOIN claim ON claim.id = claim_live.claim WHERE instr(labels, ?)
+"""  # noqa: S608 - constants
 PUBLIC = """
     SELECT claim.id, claim.owner, state, devices, since, boot_id, cpus, hugepages, '', '{}', expires, NULL, '',
         user, sudo_user, pid, '', plans
