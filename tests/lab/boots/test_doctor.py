@@ -9,6 +9,12 @@ import pytest
 from tests.lab.boots.test_persistent import CARD, FIRST, RESTORED, TWIN
 from tests.lab.outside.systemd_machine import SystemdMachine
 
+NO_MODULE = r"""
+cd /new/lib/modules/*/
+busybox rm kernel/drivers/vfio/pci/vfio-pci.ko*
+for file in modules.dep modules.alias; do busybox sed -i '/vfio[-_]pci\(\.ko.*\)\?$/d; /vfio-pci\.ko/d' $file; done
+cd /
+"""
 DOCTOR = f"{RESTORED}\nvfioctl doctor --json\n"
 
 
@@ -19,9 +25,9 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> SystemdMachine:
     return made
 
 
-def examined(machine: SystemdMachine, *arguments: str) -> dict[str, Any]:
+def examined(machine: SystemdMachine, *arguments: str, before: str = "") -> dict[str, Any]:
     """The first result of each check; a problem before what is well."""
-    boot = machine.boot((*CARD, *TWIN), DOCTOR, arguments=arguments)
+    boot = machine.boot((*CARD, *TWIN), DOCTOR, arguments=arguments, before=before)
     assert boot.status in (0, 1, 2), boot
     first: dict[str, Any] = {}
     for result in json.loads(boot.output)["results"]:
@@ -44,8 +50,10 @@ def test_of_a_host_as_it_should_be(machine: SystemdMachine) -> None:
     assert {name: results[name]["status"] for name in well} == dict.fromkeys(well, "pass"), results
 
 
-def test_without_an_iommu(machine: SystemdMachine) -> None:
-    results = examined(machine, "intel_iommu=off")
+def test_without_an_iommu_and_without_the_module(machine: SystemdMachine) -> None:
+    results = examined(machine, "intel_iommu=off", before=NO_MODULE)
+    assert results["vfio-pci"]["status"] == "fail", results
+    assert "the kernel has no vfio-pci" in results["vfio-pci"]["meaning"]
     assert (results["iommu"]["status"], results["persistent"]["status"]) == ("fail", "fail"), results
     assert "remove intel_iommu=off" in results["iommu"]["remedy"]
 
