@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from vfioctl.access.model.record import node_of
+from vfioctl.access.model.record import FILE, node_of
 from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.model.access import ACCESS, Access, labelled_access
 from vfioctl.claims.model.claim import Claim, ClaimState
@@ -101,7 +101,8 @@ class AccessApi:
 
     def _given(self) -> Mapping[str, str]:
         """Return the text of each note, by its name."""
-        return {name: self._kernel.read(f"{ACCESS_RUN}/{name}") for name in names_in(self._kernel, ACCESS_RUN)}
+        files = {name: f"{ACCESS_RUN}/{name}" for name in names_in(self._kernel, ACCESS_RUN)}
+        return {name: self._kernel.read(file) for name, file in files.items() if FILE.fullmatch(file)}
 
     def _permissions(self, node: str) -> str:
         try:

@@ -178,6 +178,12 @@ class TestClaims:
         claim(host, "1000:0")
         assert kernel(host).permissions(NODE) == ADA
 
+    def test_files_that_are_no_notes_are_left_alone(self, host: Host) -> None:
+        kernel(host).tree.put("/run/vfioctl/access/.21.4711", "half a note")
+        id_ = claim(host, "1000:0")
+        host.claims.release(id_)
+        assert kernel(host).children("/run/vfioctl/access") == [".21.4711"]
+
     def test_a_failure_is_rolled_back_and_told(self) -> None:
         host = Host.simulated("hgx8", faults=[Fault(8, "errno", errno.EPERM)])
         made = host.claims.create(ClaimRequest(owner="user/ada", devices=(GPU,), labels={ACCESS: "1000:0"}))
