@@ -191,7 +191,7 @@ class TestApply:
             await driver.press("escape")
             await driver.shows("could not be finished: R says why", "wedged")
             await driver.press("R")
-            await driver.shows("This cannot be done now", "is still wedged", "recover after that", "plan again")
+            await driver.shows("This cannot be done now", "is still wedged", "still under way", "plan again")
             assert "y: apply" not in driver.text
 
         drive(work, faults=[Fault(5, "hang")])
