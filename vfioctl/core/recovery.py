@@ -126,7 +126,7 @@ class Recovery:
             if concerned and self._kernel.write_ended(mark.ticket) is None:
                 raise Stuck(
                     f"{mark.address} is still wedged: {mark.why}",
-                    hint="the write is still under way; it ends when its holder closes the device, or at a reboot; recover then",
+                    hint="the write is still under way, until its holder closes the device or a reboot; recover then",
                     next_command=f"vfioctl holders {mark.address}",
                     facts={"ticket": mark.ticket},
                 )

@@ -77,8 +77,8 @@ class Shell(App[int]):
 
     @property
     def is_over(self) -> bool:
-        """Whether the application is ending: timers and threads may still call it."""
-        return not self.screen_stack
+        """Whether the application is ending, and its widgets may be gone: timers and threads may still call it."""
+        return not self.screen_stack or not self.main.query("#details")
 
     @property
     def table(self) -> Table:

@@ -16,6 +16,8 @@ from vfioctl.host import Host
 from vfioctl.overview.model.event import EventSource, HostEvent
 from vfioctl.tui.data.feed import PAUSE, Feed
 from vfioctl.tui.data.threads import Latest
+from vfioctl.tui.model.sheet import View
+from vfioctl.tui.showing import DetailsMade
 
 
 def event(source: EventSource = EventSource.KERNEL, **values: Any) -> HostEvent:
@@ -35,6 +37,17 @@ def test_a_reading_that_fails_leaves_the_last_one_with_its_date(drive: Drive, mo
             await driver.shows(f"STALE, as of {at} UTC: /sys is not mounted", "0000:1b:00.0")
         await driver.press("r")
         await driver.lacks("STALE")
+
+    drive(work)
+
+
+def test_what_a_thread_has_drawn_comes_too_late_for_a_screen_that_is_taken_down(drive: Drive) -> None:
+    async def work(driver: Driver) -> None:
+        await driver.app.main.query_one("#details").remove()
+        assert driver.app.is_over
+        driver.app.post_message(DetailsMade((View.DEVICES, "0000:1b:00.0", 40), ()))
+        await driver.pilot.pause()
+        assert driver.app._exception is None
 
     drive(work)
 
