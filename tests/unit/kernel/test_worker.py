@@ -524,7 +524,8 @@ def wrong(_: object, path: str) -> float:
 def holders_of(file: Path) -> list[int]:
     """The other processes that have it open."""
     found = []
-    for pid in filter(str.isdecimal, os.listdir("/proc")):
+    others = (pid for pid in os.listdir("/proc") if pid.isdecimal() and int(pid) != os.getpid())
+    for pid in others:
         with suppress(OSError):
             for fd in os.listdir(f"/proc/{pid}/fd"):
                 with suppress(OSError):  # closed meanwhile; the others count
