@@ -33,6 +33,7 @@ vfioctl bind 01:00.0 --persistent --yes
 ls /etc/vfioctl/devices.d /etc/udev/rules.d
 """
 STATE = """
+udevadm settle --timeout=20
 for device in /sys/bus/pci/devices/*; do
     driver=$(basename "$(readlink $device/driver)")
     echo "function ${device##*/} ${driver:-none}"
@@ -100,7 +101,7 @@ def test_udev_alone_binds_it(machine: SystemdMachine) -> None:
 rm /new/etc/systemd/system/sysinit.target.wants/vfioctl-early.service
 busybox ln -sf /dev/null /new/etc/systemd/system/vfioctl-restore.service
 """
-    boot = machine.boot(CARD, "udevadm settle\n" + STATE, before=before)
+    boot = machine.boot(CARD, STATE, before=before)
     assert (driver(boot, "01:00.0"), driver(boot, "01:00.1")) == ("vfio-pci", "vfio-pci"), boot
     assert not had_native_driver(boot, "01:00.0")
 
