@@ -9,9 +9,9 @@ from vfioctl.access.model.record import FILE, node_of
 from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.model.access import ACCESS, Access, labelled_access
 from vfioctl.claims.model.claim import Claim, ClaimState
-from vfioctl.errors import KernelRefused, StalePlan, VfioctlError
+from vfioctl.errors import StalePlan, VfioctlError
 from vfioctl.kernel.host_paths import ACCESS_RUN
-from vfioctl.kernel.lenient import names_in
+from vfioctl.kernel.lenient import names_in, permissions_of
 
 if TYPE_CHECKING:
     from vfioctl.claims.model.difference import Difference
@@ -41,13 +41,15 @@ class AccessApi:
         from vfioctl.access.model.intents import PERMISSIONS
         from vfioctl.claims.model.difference import Difference, DifferenceKind, Fix
 
-        subjects = {str(f.address): (f.vfio_group, f.vfio_cdev) for f in inventory.functions}
-        subjects |= {str(vgpu.id): (vgpu.vfio_group, vgpu.vfio_cdev) for vgpu in mdevs}
         if self._session.reads_published:  # which lacks the labels of claims
             return
-        claims = self._naming()
+        claims, given = self._naming(), self._given()
+        if not claims and not given:
+            return
+        subjects = {str(f.address): (f.vfio_group, f.vfio_cdev) for f in inventory.functions}
+        subjects |= {str(vgpu.id): (vgpu.vfio_group, vgpu.vfio_cdev) for vgpu in mdevs}
         nodes = {node: claim for claim in claims for d in claim.devices for node in subjects.get(d.subject, ()) if node}
-        for change in self._changes({node: _access(claim) for node, claim in nodes.items()}):
+        for change in self._changes({node: _access(claim) for node, claim in nodes.items()}, given):
             if change.kind == PERMISSIONS:
                 claim = nodes.get(change.name)
                 words = f"{change.name} has the permissions {change.before}, and should have {change.after}"
@@ -69,8 +71,8 @@ class AccessApi:
 
     def plan(self) -> Plan | None:
         """Plan what differs from the claims; None if nothing does. Raises BadSpec, StoreDamaged."""
-        claims = self._naming()
-        if not claims and not self._given():
+        claims, given = self._naming(), self._given()
+        if not claims and not given:
             return None
         wanted = {
             node: _access(claim)
@@ -79,7 +81,7 @@ class AccessApi:
             for node in nodes
             if node
         }
-        changes = tuple(self._changes(wanted))
+        changes = tuple(self._changes(wanted, given))
         if not changes:
             return None
         from vfioctl.access.model.intents import AccessIntent
@@ -91,24 +93,17 @@ class AccessApi:
         """Return the claims that name a user or a group."""
         return [claim for claim in self._claims.labelled(ACCESS) if claim.state is ClaimState.HELD]
 
-    def _changes(self, wanted: Mapping[str, Access]) -> Iterator[Change]:
+    def _changes(self, wanted: Mapping[str, Access], given: Mapping[str, str]) -> Iterator[Change]:
         from vfioctl.access.plan.permissions import changes
 
-        given = self._given()
         nodes = {*wanted, *map(node_of, given)}
-        now = {node: text for node in nodes if (text := self._permissions(node))}
+        now = {node: text for node in nodes if (text := permissions_of(self._kernel, node))}
         return changes(wanted, given, now)
 
     def _given(self) -> Mapping[str, str]:
         """Return the text of each note, by its name."""
         files = {name: f"{ACCESS_RUN}/{name}" for name in names_in(self._kernel, ACCESS_RUN)}
         return {name: self._kernel.read(file) for name, file in files.items() if FILE.fullmatch(file)}
-
-    def _permissions(self, node: str) -> str:
-        try:
-            return self._kernel.permissions(node)
-        except KernelRefused:
-            return ""
 
 
 def _access(claim: Claim) -> Access:

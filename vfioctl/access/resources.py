@@ -11,7 +11,7 @@ from vfioctl.access.model.record import FILE, FORM, NODE, node_of, record_in, su
 from vfioctl.core.action import Action, Context
 from vfioctl.core.change import Change, Phase, Step
 from vfioctl.core.resource import Description, FileResource, WholeFile
-from vfioctl.errors import KernelRefused
+from vfioctl.kernel.lenient import permissions_of
 from vfioctl.kernel.protocol import Reader
 
 
@@ -43,10 +43,7 @@ class NodePermissions(FileResource):
             raise ValueError("not the value of a node's permissions")
 
     def read(self, reader: Reader, change: Change) -> str | None:
-        try:
-            return reader.permissions(change.name)
-        except KernelRefused:
-            return ""
+        return permissions_of(reader, change.name)
 
     def write(self, change: Change, value: str, *, phase: Phase | None = None, why: str = "") -> Step:
         return super().write(change, value, phase=phase, why=why).model_copy(update={"action": SetPermissions.name})

@@ -13,6 +13,7 @@ from vfioctl.kernel.protocol import (
     Descendant,
     FileReader,
     Processes,
+    Reader,
     per_subject,
 )
 
@@ -32,6 +33,14 @@ def text_of(kernel: FileReader, path: str) -> str:
 def text(kernel: FileReader, path: str) -> str:
     """`text_of`, for `Reader.survey`."""
     return text_of(kernel, path)
+
+
+def permissions_of(kernel: Reader, path: str) -> str:
+    """Owner, group and mode of a file or a device node; empty when they are not known."""
+    try:
+        return kernel.permissions(path)
+    except KernelRefused:
+        return ""
 
 
 def names_in(kernel: FileReader, path: str) -> Sequence[str]:

@@ -20,7 +20,7 @@ from vfioctl.kernel.timeouts import Timeouts
 PCI_DEVICES, PCI_DRIVERS = "/sys/bus/pci/devices", "/sys/bus/pci/drivers"
 DRIVERS_PROBE = "/sys/bus/pci/drivers_probe"
 IOMMU_GROUPS = "/sys/kernel/iommu_groups"
-ACPI_TABLES = "/sys/firmware/acpi/tables"
+ACPI_TABLES, KERNEL_LOG = "/sys/firmware/acpi/tables", "/dev/kmsg"
 PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", re.ASCII)
 """The full address of a PCI function, in lower case and with its domain."""
 VFIO_DEVICE = "anon_inode:[vfio-device]"

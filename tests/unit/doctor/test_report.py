@@ -11,7 +11,8 @@ import pytest
 
 from tests.unit.conftest import Run
 from vfioctl.doctor.report.redaction import Redaction
-from vfioctl.kernel.live.kernel_log import KERNEL_LOG, _lines, kernel_log
+from vfioctl.kernel.live.kernel_log import _lines, kernel_log
+from vfioctl.kernel.protocol import KERNEL_LOG
 
 NAMES = ["README.txt", "host.host", "doctor.json", "claims.json", "changes.json", "kernel.log"]
 

@@ -11,7 +11,7 @@ from vfioctl.errors import KernelRefused
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.host_paths import FIRMWARE_FRAMEBUFFERS
-from vfioctl.kernel.lenient import names_in, number_in, number_of, text_of
+from vfioctl.kernel.lenient import names_in, number_in, number_of, permissions_of, text_of
 from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_DEVICES, FileReader, Reader
 
 PLATFORM_DRIVERS = "/sys/bus/platform/drivers"
@@ -79,10 +79,8 @@ def read_nodes(kernel: Reader) -> Mapping[str, int | None]:
 
 
 def _mode(kernel: Reader, path: str) -> int | None:
-    try:
-        return int(kernel.permissions(path).rpartition(":")[2], 8)
-    except KernelRefused:
-        return None
+    text = permissions_of(kernel, path)
+    return int(text.rpartition(":")[2], 8) if text else None
 
 
 def read_modprobe(kernel: FileReader) -> tuple[FileText, ...]:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from vfioctl.doctor.report.redaction import Redaction
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.lenient import text_of
+from vfioctl.kernel.protocol import KERNEL_LOG
 
 if TYPE_CHECKING:
     from vfioctl.claims.model.claim import Claim
     from vfioctl.core.change import JournalEntry
     from vfioctl.kernel.protocol import Reader
 
-KERNEL_LOG = "/dev/kmsg"
 _RELEVANT = re.compile(
     r"vfio|iommu|dmar|amd-vi|smmu|ivrs|mdev|nvrm|nvidia|nouveau|amdgpu|i915|\bxe\b|pcieport|\baer\b|simpledrm|efifb|"
     r"sr-?iov|blocked for more than|call trace|\b[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]\b",

@@ -15,11 +15,20 @@ from vfioctl.kernel import files, untrusted_files
 from vfioctl.kernel.descriptors import closing
 from vfioctl.kernel.feeds import Feed
 from vfioctl.kernel.live.changes import LiveChange
-from vfioctl.kernel.live.kernel_log import KERNEL_LOG, kernel_log
+from vfioctl.kernel.live.kernel_log import kernel_log
 from vfioctl.kernel.live.permissions import permissions_of
 from vfioctl.kernel.live.use import LiveUse, refused
 from vfioctl.kernel.open_nodes import BELIEVED_USERS
-from vfioctl.kernel.protocol import EVERY_LINK, NOT_LISTED, Directory, DiskImage, NvmlAnswer, Prefixes, Unanswered
+from vfioctl.kernel.protocol import (
+    EVERY_LINK,
+    KERNEL_LOG,
+    NOT_LISTED,
+    Directory,
+    DiskImage,
+    NvmlAnswer,
+    Prefixes,
+    Unanswered,
+)
 from vfioctl.kernel.timeouts import Timeouts
 from vfioctl.kernel.worker import survey
 from vfioctl.kernel.worker.client import ForkServer

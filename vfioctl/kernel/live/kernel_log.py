@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-KERNEL_LOG = "/dev/kmsg"
+from vfioctl.kernel.protocol import KERNEL_LOG
+
 _RECORD = 8192
 """A read returns one record, which is shorter."""
 _MOST = 65_536
