@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vfioctl.core.events import Cancel, Progress
     from vfioctl.inventory.model.functions import Inventory
     from vfioctl.session import Session
-    from vfioctl.state.model.difference import Step
+    from vfioctl.state.model.difference import Difference, Step
     from vfioctl.state.model.document import HostState
     from vfioctl.state.model.facts import HostFacts
     from vfioctl.state.plan.places import Places
@@ -44,25 +44,19 @@ class StateApi:
 
     def compare(self, state: HostState) -> Comparison:
         """Return how the host differs from the document."""
-        from vfioctl.state.plan.compare import differences
-        from vfioctl.state.plan.places import moved, places_of
+        from vfioctl.state.plan.places import moved
 
-        facts = self._facts()
-        places = places_of(state, facts.inventory)
-        found = differences(state, facts, places)
+        _, places, found = self._compared(state)
         return Comparison(ok=not found, differences=found, notes=moved(state, places))
 
     def prepare(self, state: HostState) -> Prepared:
         """Plan what differs, on the host as it is now, with a reason for each thing that cannot be planned.
 
         Changes nothing. What depends on other changes is named in `later`, and planned after these."""
-        from vfioctl.state.plan.compare import differences
-        from vfioctl.state.plan.places import moved, places_of
+        from vfioctl.state.plan.places import moved
         from vfioctl.state.plan.steps import steps_of
 
-        facts = self._facts()
-        places = places_of(state, facts.inventory)
-        found = differences(state, facts, places)
+        facts, places, found = self._compared(state)
         steps = steps_of(state, facts, places, found)
         planned: list[tuple[Step, Plan]] = []
         refused = list(steps.refused)
@@ -80,6 +74,15 @@ class StateApi:
             notes=moved(state, places),
             inventory=facts.inventory,
         )
+
+    def _compared(self, state: HostState) -> tuple[HostFacts, Places, tuple[Difference, ...]]:
+        """Read the host; return its facts, where the document's devices are, and what differs."""
+        from vfioctl.state.plan.compare import differences
+        from vfioctl.state.plan.places import places_of
+
+        facts = self._facts()
+        places = places_of(state, facts.inventory)
+        return facts, places, differences(state, facts, places)
 
     def _planned(self, step: Step, state: HostState, facts: HostFacts, places: Places, expected: set[str]) -> Plan:
         from vfioctl.state.plan.conflicts import conflict_in
