@@ -11,17 +11,12 @@ import socket
 from collections.abc import Callable, Iterator
 
 from vfioctl.console.words import plain
+from vfioctl.core.logs import CHANGES, FIELDS, priority_of
 
 SOCKET = "/run/systemd/journal/socket"
-LOGGER = "vfioctl.changes"
 _IDENTIFIER = "vfioctl"
-_FIELDS = ("plan_id", "devices", "verb", "result")
-"""Attributes of a log record, as the engine sets them; in the journal each is VFIOCTL_ and its name."""
 _LONGEST = 4096
 """Maximum length of one value in bytes. A datagram too large for the socket would have to be sent as a memfd."""
-_PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
-"""syslog(3) priorities by log level."""
-_DEBUG = 7
 
 
 class JournalHandler(logging.Handler):
@@ -43,7 +38,7 @@ class JournalHandler(logging.Handler):
 
 def log_to_journal(path: str = SOCKET) -> Callable[[], None]:
     """Send log records about changes to the journal until the returned function is called."""
-    logger, handler = logging.getLogger(LOGGER), JournalHandler(path)
+    logger, handler = logging.getLogger(CHANGES), JournalHandler(path)
     handler.setLevel(logging.INFO)
     before = logger.level
     logger.setLevel(min(logger.getEffectiveLevel(), logging.INFO))
@@ -58,10 +53,9 @@ def log_to_journal(path: str = SOCKET) -> Callable[[], None]:
 
 def _fields(record: logging.LogRecord) -> Iterator[bytes]:
     yield _field("MESSAGE", record.getMessage())
-    priority = next((priority for least, priority in _PRIORITIES if record.levelno >= least), _DEBUG)
-    yield _field("PRIORITY", str(priority))
+    yield _field("PRIORITY", str(priority_of(record)))
     yield _field("SYSLOG_IDENTIFIER", _IDENTIFIER)
-    for name in _FIELDS:
+    for name in FIELDS:
         if (value := getattr(record, name, None)) is not None:
             yield _field(f"VFIOCTL_{name.upper()}", str(value))
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # listings do without
 
 UUID_FORM = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 UUID = re.compile(UUID_FORM, re.ASCII | re.IGNORECASE)
+_PART_OF_UUID = re.compile(r"[0-9a-f][0-9a-f-]{3,35}", re.ASCII | re.IGNORECASE)
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,3})?) ?([a-z]*)", re.ASCII | re.IGNORECASE)
 _DURATION_PART = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([smhdw])", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -22,6 +23,11 @@ _CPU_RANGE = re.compile(r"[0-9]{1,4}(-[0-9]{1,4})?", re.ASCII)
 _MASK_WORD = re.compile(r"[0-9a-fA-F]{1,8}", re.ASCII)
 _POWERS = {letter: power for power, letter in enumerate("kmgtpe", 1)}
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def is_uuid_begun(word: str) -> bool:
+    """Whether a word is a UUID, or four characters or more of its beginning."""
+    return _PART_OF_UUID.fullmatch(word) is not None
 
 
 def unit_bytes(unit: str) -> int | None:

@@ -25,7 +25,8 @@ from vfioctl.session import Session
 
 pytestmark = pytest.mark.alone  # it keeps the processors busy
 
-LOOPS = 16
+LOOPS = 8
+"""Twice as many as the lab has processors."""
 FROZEN = 5.0 if IN_LAB else 0.1
 """Seconds: longer than both readings of a function, each of which may take two, where there are workers."""
 PERIOD = 100_000
@@ -47,7 +48,7 @@ def workers() -> set[int]:
 
 @contextmanager
 def beside_busy_loops() -> Iterator[None]:
-    """16 programs that never wait, each in a session: the kernel may share the processors by sessions."""
+    """Programs that never wait, each in a session: the kernel may share the processors by sessions."""
     loop = ["sh", "-c", "while :; do :; done"]
     programs = [subprocess.Popen(loop, start_new_session=True) for _ in range(LOOPS)]
     try:

@@ -13,6 +13,10 @@
  *
  *     link|00000000:41:00.0|NUMBER|00000000:42:00.0
  *
+ * and the errors that NVML reports of them, each once, in this order:
+ *
+ *     xid|00000000:41:00.0|79
+ *
  * A GPU that has neither of the lines for a vGPU host is no vGPU host's. With the second alone it has no types.
  *
  * A return code other than 0 (15: the GPU is lost) is the answer to all that is asked of that GPU; its handle and its
@@ -33,7 +37,7 @@
 #include <unistd.h>
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, FAILED = 999 };
-enum { VERSION_MISMATCH = 25 };
+enum { VERSION_MISMATCH = 25, TIMEOUT = 10 };
 enum { MOST_GPUS = 16, MOST_TYPES = 256, MODES = 3, PERSISTENCE = 0, COMPUTE = 1, MIG = 2, NO_MODE = -1 };
 
 typedef struct {
@@ -57,6 +61,19 @@ typedef struct {
     char other[32];
 } Link;
 
+typedef struct {
+    Gpu *gpu;
+    unsigned long long number;
+} Xid;
+
+typedef struct { int is_registered[MOST_GPUS]; } EventSet;
+
+typedef struct { /* nvmlEventData_t */
+    Gpu *gpu;
+    unsigned long long type, data;
+    unsigned gpu_instance, compute_instance;
+} EventData;
+
 typedef struct { /* nvmlPciInfo_t, since NVML 9 */
     char bus_id_legacy[16];
     unsigned domain, bus, device, device_id, subsystem_id;
@@ -74,6 +91,8 @@ static Type types[MOST_TYPES];
 static unsigned type_count;
 static Link links[MOST_TYPES];
 static unsigned link_count;
+static Xid xids[MOST_TYPES];
+static unsigned xid_count;
 static int started;
 
 static void hang(void)
@@ -161,6 +180,15 @@ static void take_link(const char *line)
         link_count++;
 }
 
+static void take_xid(const char *line)
+{
+    char bus[32];
+    Xid *xid = &xids[xid_count];
+    if (xid_count < MOST_TYPES && sscanf(line, "xid|%31[^|]|%llu", bus, &xid->number) == 2
+        && (xid->gpu = on_bus(bus)))
+        xid_count++;
+}
+
 static void take_mixed(const char *line)
 {
     char bus[32], text[8];
@@ -178,13 +206,15 @@ static int load(void)
     char line[512];
     if (!file)
         return FAILED;
-    for (count = type_count = link_count = 0; fgets(line, sizeof line, file);)
+    for (count = type_count = link_count = xid_count = 0; fgets(line, sizeof line, file);)
         if (strncmp(line, "vgpu|", 5) == 0)
             take_type(line);
         else if (strncmp(line, "mixed|", 6) == 0)
             take_mixed(line);
         else if (strncmp(line, "link|", 5) == 0)
             take_link(line);
+        else if (strncmp(line, "xid|", 4) == 0)
+            take_xid(line);
         else if (count < MOST_GPUS)
             count += take(line, &gpus[count]);
     fclose(file);
@@ -393,6 +423,48 @@ int nvmlDeviceGetNvLinkRemotePciInfo_v2(Gpu *gpu, unsigned number, PciInfo *info
         return NOT_SUPPORTED;
     memset(info, 0, sizeof *info);
     return copy(link->other, info->bus_id, sizeof info->bus_id);
+}
+
+/* -- events ------------------------------------------------------------------------------------------------------- */
+
+enum { XID_CRITICAL_ERROR = 8 };
+
+int nvmlEventSetCreate(EventSet **set)
+{
+    int code = begin("nvmlEventSetCreate");
+    *set = calloc(1, sizeof **set);
+    return code;
+}
+
+int nvmlEventSetFree(EventSet *set)
+{
+    free(set);
+    return begin("nvmlEventSetFree");
+}
+
+int nvmlDeviceRegisterEvents(Gpu *gpu, unsigned long long events, EventSet *set)
+{
+    int code = ask("nvmlDeviceRegisterEvents", gpu);
+    set->is_registered[gpu - gpus] = code == SUCCESS && events == XID_CRITICAL_ERROR;
+    return code;
+}
+
+/* Gives each error of a registered GPU once, and then sleeps, as one that waits for the next error does. */
+int nvmlEventSetWait_v2(EventSet *set, EventData *data, unsigned milliseconds)
+{
+    static unsigned next;
+    int code = begin("nvmlEventSetWait_v2");
+    if (code)
+        return code;
+    while (next < xid_count) {
+        Xid *xid = &xids[next++];
+        if (set->is_registered[xid->gpu - gpus]) {
+            *data = (EventData){xid->gpu, XID_CRITICAL_ERROR, xid->number, ~0u, ~0u};
+            return SUCCESS;
+        }
+    }
+    usleep(milliseconds * 1000ul);
+    return TIMEOUT;
 }
 
 /* -- types of vGPUs ---------------------------------------------------------------------------------------------- */

@@ -149,16 +149,19 @@ def test_each_gpu_is_shown_with_its_holders(run: Run, place: str, tree: Path) ->
 
 
 def test_each_dry_run_answers_with_a_plan_or_the_reason(run: Run, place: str, tree: Path) -> None:
+    """As text of the host file only: what is shown of a plan does not depend on where it was read."""
     pfs = ends(address for address, facts in captures.functions(tree).items() if facts.total_vfs)
     for line in (
         *(line.format(gpu) for gpu in gpus(tree) for line in CHANGES_OF_A_GPU),
         *(line.format(pf) for pf in pfs for line in CHANGES_OF_A_PF),
         *CHANGES_OF_THE_HOST,
     ):
-        text, document = answered(run, f"{line} {place}"), answered(run, f"{line} --json {place}")
-        assert text.code == document.code, line
-        assert text.code == 0 or text.err.startswith("vfioctl: "), line
-        assert ("error" in document.document) == (text.code != 0), line
+        document = answered(run, f"{line} --json {place}")
+        assert ("error" in document.document) == (document.code != 0), line
+        if place.startswith("--host"):
+            text = answered(run, f"{line} {place}")
+            assert text.code == document.code, line
+            assert text.code == 0 or text.err.startswith("vfioctl: "), line
 
 
 def test_each_type_of_vgpu_can_be_planned_or_is_refused(run: Run, place: str) -> None:

@@ -12,8 +12,9 @@ import pytest
 from tests.unit.conftest import Run
 from vfioctl import sources
 from vfioctl.console.choice import Choice
+from vfioctl.core.logs import CHANGES
 from vfioctl.host import Host
-from vfioctl.journald import LOGGER, log_to_journal
+from vfioctl.journald import log_to_journal
 from vfioctl.kernel.simulated.host import Simulated
 from vfioctl.opening import CommandSession, open_session
 from vfioctl.session import Session
@@ -66,7 +67,7 @@ class TestHandler:
     def sent(self, path: str, level: int, message: str, **fields: object) -> None:
         stop = log_to_journal(path)
         try:
-            logging.getLogger(LOGGER).log(level, "%s", message, extra=fields)
+            logging.getLogger(CHANGES).log(level, "%s", message, extra=fields)
         finally:
             stop()
 
@@ -112,7 +113,7 @@ class TestHandler:
 
     def test_is_silent_when_it_is_stopped(self, journal: Journal) -> None:
         log_to_journal(journal.path)()
-        logging.getLogger(LOGGER).error("late")
+        logging.getLogger(CHANGES).error("late")
         assert journal.messages() == []
 
     @pytest.mark.parametrize("path", ["/nonexistent/socket", "/dev/null", "x" * 300, "", "a\0b"])

@@ -167,7 +167,7 @@ EXCEPT = {
     "console/documents.py": "what vfioctl itself has just written",
     "containers/cli/cdi.py": "what vfioctl itself has just written",
     "claims/model/claim.py": "what vfioctl itself has just written",
-    "kernel/live/domain_events.py": "what its own process has just written",
+    "kernel/program_feed.py": "what its own process has just written",
 }
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 PCI = re.compile(r"(?<![0-9a-f])[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7](?![0-9a-f])", re.ASCII)
 """The addresses of functions in a path."""
@@ -20,13 +20,17 @@ class Notice(NamedTuple):
     """One thing that a host notified of itself."""
 
     action: str
-    """as the source calls it: add, remove, change, bind, unbind, move; started, stopped, defined, undefined"""
+    """as the source calls it: add, remove, change, bind, unbind, move; started, stopped, defined, undefined; xid"""
     subject: str
     """the function's address, the mediated device's UUID, or the domain's name"""
     addresses: tuple[str, ...] = ()
     """the functions whose facts may have changed"""
     detail: str = ""
-    """the subsystem and the driver, or the UUID of a domain"""
+    """the subsystem and the driver, the UUID of a domain, or the number of an XID"""
+
+
+XID, UNWATCHED = "xid", "unwatched"
+"""Actions of `Feeds.gpu_errors`."""
 
 
 class Lost(Exception):
@@ -50,6 +54,30 @@ class Feed:
 
     def close(self) -> None:
         """Close what the feed has open. May be called again."""
+
+
+class Feeds(Protocol):
+    """The feeds of a host. One that has none of its own notifies of nothing."""
+
+    def uevents(self) -> Feed:
+        """The changes of its functions and of what is below them, from now on. Close it. Raises Lost."""
+        return Feed()
+
+    def domain_events(self, uri: str) -> Feed:
+        """The life of the domains that the libvirt with this URI has, from now on. Close it. Raises Lost."""
+        return Feed()
+
+    def gpu_errors(self, gpus: Sequence[str]) -> Feed:
+        """The critical errors (XIDs) of these GPUs that NVML reports, from now on. Close it. Raises Lost.
+
+        `Notice("xid", ADDRESS, (ADDRESS,), "79")` for each error; `Notice("unwatched", ADDRESS, (ADDRESS,), REASON)`
+        once for each GPU whose errors NVML does not report. ADDRESS is empty if NVML does not say which GPU it was.
+        Pass GPUs that are on the nvidia driver and stay on it, such as the parents of vGPUs: until the feed is closed,
+        its program has them open, so that `bind` finds a holder and refuses. Without the permission to hide the others
+        from the program (CAP_SYS_ADMIN, mount namespaces), NVML opens those, too. GPUs are registered when the feed is
+        opened: for one that came back to the driver since, close the feed and open it again. Without GPUs, or without
+        the driver, it notifies of nothing."""
+        return Feed()
 
 
 def notice_of(action: str, subsystem: str, path: str, driver: str = "") -> Notice | None:

@@ -185,7 +185,7 @@ def symbol(errno: int) -> str:
 
 
 _FOR_INSTALLED_FILES = re.compile(
-    r"/usr/lib/vfioctl|/etc/systemd/system/[a-z-]+\.target\.wants"
+    r"/usr/lib/(vfioctl|dracut/modules\.d/90vfioctl)|/etc/systemd/system/[a-z-]+\.target\.wants"
     r"|/usr/local/share/(man/man1|bash-completion(/completions)?|zsh(/site-functions)?|fish(/vendor_completions\.d)?)",
     re.ASCII,
 )

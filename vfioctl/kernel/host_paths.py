@@ -27,14 +27,33 @@ OWN_DEFINITIONS = "/etc/vfioctl/vgpu.d"
 DEVICES = "/etc/vfioctl/devices.d"
 """vfioctl's definitions of devices that are bound to VFIO at each boot."""
 UDEV_RULES = "/etc/udev/rules.d"
+DEVICE_RULE = "61-vfioctl-{}.rules"
+"""The name of the udev rule of one such device, by its address. It precedes 62-vfioctl-boot.rules."""
 UNITS, PROGRAMS = "/etc/systemd/system", "/usr/lib/vfioctl"
 """Where `vfioctl install` puts what a boot runs."""
 PACKAGED_UNITS, PACKAGED_RULES = "/usr/lib/systemd/system", "/usr/lib/udev/rules.d"
 """Where packages of the system put units and udev rules."""
+INITRAMFS_TOOLS, PACKAGED_INITRAMFS_TOOLS = "/etc/initramfs-tools", "/usr/share/initramfs-tools"
+"""Where Debian's initramfs-tools looks for hooks and scripts: those of the host, and those of packages."""
+DRACUT_MODULE = "/usr/lib/dracut/modules.d/90vfioctl"
+"""dracut looks for its modules in one place only."""
+UPDATE_INITRAMFS, DRACUT = "/usr/sbin/update-initramfs", "/usr/bin/dracut"
+RENEWERS: Mapping[str, str] = {
+    UPDATE_INITRAMFS: "update-initramfs -u -k all",
+    DRACUT: "dracut --force --regenerate-all",
+}
+"""The programs that make the initramfs, and the command of each that renews all. Where both are, the first one is in
+use: Debian's package of dracut has no initramfs-tools beside it."""
 SHARE = "/usr/local/share"
 """Where `vfioctl install` puts manual pages and completions: man(1) and shells look there without any setting."""
 CDI_ETC, CDI_RUN = "/etc/cdi", "/var/run/cdi"
 """Where container runtimes look for CDI files. What is in the second one is gone after a reboot."""
+KATA_CONFIGURATIONS = (
+    "/etc/kata-containers/configuration.toml",
+    "/usr/share/defaults/kata-containers/configuration.toml",
+    "/opt/kata/share/defaults/kata-containers/configuration.toml",
+)
+"""Where Kata Containers looks for its configuration; the first that exists counts."""
 FIRMWARE_FRAMEBUFFERS = ("efi-framebuffer", "simple-framebuffer", "simpledrm", "vesa-framebuffer", "vga16fb")
 """Platform drivers of firmware framebuffers."""
 ACCESS_RUN = "/run/vfioctl/access"
@@ -91,7 +110,7 @@ _PLACES = (
     Place(f"{DEFINITIONS}/<name>", ("<uuid>",), ()),
     Place(OWN_DEFINITIONS, ("<address>.json",), ()),
     Place(DEVICES, ("<address>.toml",), ()),
-    Place("/sys/class/iommu/<name>/intel-iommu", ("ecap",), ()),
+    Place("/sys/class/iommu/<name>/intel-iommu", ("cap", "ecap"), ()),
     Place("/sys/module/vfio/parameters", ("enable_unsafe_noiommu_mode",), ()),
     Place("/sys/module/vfio_iommu_type1/parameters", ("allow_unsafe_interrupts", "dma_entry_limit"), ()),
     Place("/sys/kernel/security", ("lockdown",), ()),

@@ -35,6 +35,15 @@ def text(kernel: FileReader, path: str) -> str:
     return text_of(kernel, path)
 
 
+@per_subject
+def text_or_refusal(kernel: FileReader, path: str) -> tuple[str | None, str]:
+    """A file's text and an empty text, or None and the errno of the refusal by its name, for `Reader.survey`."""
+    try:
+        return kernel.read(path), ""
+    except KernelRefused as error:
+        return None, error.symbol
+
+
 def permissions_of(kernel: Reader, path: str) -> str:
     """Owner, group and mode of a file or a device node; empty when they are not known."""
     try:
@@ -49,6 +58,17 @@ def names_in(kernel: FileReader, path: str) -> Sequence[str]:
         return kernel.children(path)
     except KernelRefused:
         return ()
+
+
+def files_in(kernel: FileReader, folders: Sequence[str], ending: str) -> list[str]:
+    """The files of configuration directories, those that take precedence first, by their names: one hides those of the
+    same name in later directories."""
+    places: dict[str, str] = {}
+    for folder in folders:
+        for name in names_in(kernel, folder):
+            if name.endswith(ending):
+                places.setdefault(name, folder)
+    return [f"{folder}/{name}" for name, folder in sorted(places.items())]
 
 
 def link_name(kernel: FileReader, path: str) -> str:

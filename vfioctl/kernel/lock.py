@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -33,6 +34,26 @@ def held(
         # Unlock explicitly: closing is not enough while a worker stuck in a write has the same description open.
         fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
+
+
+@contextmanager
+def held_in_memory(
+    lock: threading.Lock, *, wait: float, waiting: Callable[[], None] | None, check: Callable[[], None] | None
+) -> Iterator[None]:
+    """As `held`, for a host that only the threads of this process share."""
+    if not lock.acquire(blocking=False):
+        if waiting:
+            waiting()
+        until = time.monotonic() + wait
+        while not lock.acquire(timeout=min(0.02, max(0.0, until - time.monotonic()))):
+            if check:
+                check()
+            if time.monotonic() >= until:
+                raise Busy("another vfioctl is changing this host", hint="wait for it to finish")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _open(lock: Path) -> int:

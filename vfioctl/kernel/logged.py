@@ -32,7 +32,7 @@ READS = frozenset(
     {
         "read", "link", "children", "has", "device_number", "writable", "directory", "entries", "texts_below",
         "properties", "nvml", "open_nodes", "made_by_root", "below", "claimed", "user", "unit_states", "config",
-        "write_ended", "viable", "ask_libvirt", "disk_image", "permissions",
+        "write_ended", "viable", "ask_libvirt", "disk_image", "permissions", "modified",
     }
 )  # fmt: skip
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from vfioctl.errors import HostError, KernelRefused
-from vfioctl.kernel.feeds import Feed
+from vfioctl.kernel.feeds import Feeds
 from vfioctl.kernel.open_nodes import Opened
 from vfioctl.kernel.timeouts import Timeouts
 
@@ -28,7 +28,6 @@ VFIO_DEVICE = "anon_inode:[vfio-device]"
 
 Prefixes = tuple[str, ...]
 EVERY_LINK: Prefixes = ("",)
-
 T = TypeVar("T")
 K = TypeVar("K")
 
@@ -93,6 +92,9 @@ class FileReader(Protocol):
     def has(self, path: str) -> bool:
         """Whether the path exists."""
 
+    def modified(self, path: str) -> float:
+        """When a file or directory was last changed, in seconds since 1970; ENODATA where that is not recorded."""
+
     def device_number(self, path: str) -> tuple[str, int, int]:
         """A device node's kind (`c` or `b`), major and minor number."""
 
@@ -153,7 +155,7 @@ class DiskImages(Protocol):
         """The image at a path, which need not exist: which file it is, and on which image it is based."""
 
 
-class Reader(FileReader, Processes, DiskImages, Protocol):
+class Reader(FileReader, Processes, DiskImages, Feeds, Protocol):
     """All methods that read a host. It has none that changes one, so mypy verifies that a probe cannot."""
 
     def survey(
@@ -169,10 +171,9 @@ class Reader(FileReader, Processes, DiskImages, Protocol):
 
         Reads that may block without a timeout run in workers, so that the caller does not block.
         `reader` is a module-level function or class; workers import it by name, so its module should import no model.
-        Each worker calls it once, and reads its part of the subjects with the result. `args` and results are plain data
-        (marshal). `timeout`: seconds without progress until a subject is skipped; None for the host's default.
-        `total`: seconds of waiting until all subjects without a result are skipped; None for no limit. On a live host,
-        reading starts with the call. `per_subject` makes a reader from a stateless function."""
+        Each worker calls it once, for its part of the subjects. `args` and results are plain data (marshal). `timeout`:
+        seconds without progress until a subject is skipped; None for the host's default. `total`: seconds of waiting
+        until the rest is skipped; None for no limit. On a live host, reading starts with the call."""
 
     def ask_libvirt(self, uri: str, question: str, *words: str) -> Any:
         """The answer to one of the questions of `vfioctl.kernel.libvirt`, plain data; asked in a worker.
@@ -195,14 +196,6 @@ class Reader(FileReader, Processes, DiskImages, Protocol):
         sorted by id, joined by `;`): on a vGPU host these are hundreds of calls. With `links`, also nvlink: the
         addresses at the other ends of its active NVLinks, GPUs and NVSwitches, joined by spaces. With `usage`, also
         utilisation_percent, temperature_celsius and memory_used_bytes."""
-
-    def uevents(self) -> Feed:
-        """The changes of its functions and of what is below them, from now on. Close it. Raises Lost."""
-        return Feed()
-
-    def domain_events(self, uri: str) -> Feed:
-        """The life of the domains that the libvirt with this URI has, from now on. Close it. Raises Lost."""
-        return Feed()
 
     def user(self, uid: int) -> str:
         """The name of a user; the uid as text if there is none."""
@@ -256,8 +249,7 @@ class Kernel(Reader, Protocol):
         raise _unchanged(self, f"{name} cannot be {'started' if active else 'stopped'}")
 
     def manage_vfs(self, address: str, *, on: bool) -> str:
-        """Turns all VFs of a GPU on or off with NVIDIA's sriov-manage. Returns its output; count the VFs afterwards.
-        Raises HostError when it is not installed, Stuck."""
+        """Turns all VFs of a GPU on or off with NVIDIA's sriov-manage; returns its output. Raises HostError, Stuck."""
         raise _unchanged(self, f"the VFs of {address} cannot be turned {'on' if on else 'off'}")
 
     def replace_file(self, path: str, text: str | None) -> None:

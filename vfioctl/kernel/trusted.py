@@ -18,7 +18,7 @@ _SEARCH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _OVERFLOW_UID = 65534
 """Owner of what belongs to a user that this user namespace does not have."""
 PRIVATE_DIRECTORY, PUBLIC_DIRECTORY = 0o700, 0o755
-PRIVATE_FILE, PUBLIC_FILE, PUBLIC_PROGRAM = 0o600, 0o644, 0o755
+PRIVATE_FILE, GROUP_FILE, PUBLIC_FILE, PUBLIC_PROGRAM = 0o600, 0o640, 0o644, 0o755
 KEEP_TO_ROOT = "as root, use a directory that only root can change; or run it as its owner"
 """The hint for what is Untrusted."""
 

@@ -218,6 +218,12 @@ def test_what_ends_a_process(belongs: Membership, expected: str) -> None:
     assert remedy(process, Identity("x", "root", belongs, None)) == expected
 
 
+def test_init_is_never_to_be_killed() -> None:
+    process = Process("1", "systemd", (OpenNode("open", "/dev/x", "c 1:7", ""),))
+    who = Identity("systemd", "root", Membership(unit="init.scope"), None)
+    assert remedy(process, who) == "it is init: only a reboot ends it"
+
+
 def test_what_ends_a_guest_that_nobody_manages() -> None:
     process = Process("7", "qemu-system-x86", (), ("0000:01:00.0",), is_vmm=True)
     assert remedy(process, Identity("qemu", "root", Membership(unit="session-1.scope"), "x")) == "shut the guest down"

@@ -21,6 +21,7 @@ from vfioctl.console.documents import document_text
 from vfioctl.errors import KernelRefused
 from vfioctl.host import Host
 from vfioctl.inventory.model.document import document_of
+from vfioctl.inventory.model.functions import Function
 from vfioctl.kernel.captured.host import Captured
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.protocol import (
@@ -306,6 +307,30 @@ def test_what_could_not_be_read_is_named_and_recorded_as_such() -> None:
     assert unread == ["/proc/sys/kernel/osrelease", f"{device}/reset_method"]
     refused = parse(form(found), "").refused
     assert (refused[f"{device}/reset_method"], refused["/proc/sys/kernel/osrelease"]) == (13, 5)
+
+
+@pytest.mark.parametrize(("power_state", "is_kept"), [("D0", True), ("D3cold", False)])
+def test_sizes_of_bars_are_kept_of_gpus_that_are_awake(power_state: str, *, is_kept: bool) -> None:
+    tree = spoilt("t4")
+    gpu, bridge = (tree.resolve(f"{PCI_DEVICES}/{function.address}") for function in _gpu_and_bridge(tree))
+    tree.put(f"{gpu}/power_state", power_state)
+    for home in (gpu, bridge):
+        tree.put(f"{home}/resource1_resize", "0000000000003f00")
+    kept = retaken(tree)
+    assert (kept.files.get(f"{gpu}/resource1_resize") == "0000000000003f00") is is_kept
+    assert f"{bridge}/resource1_resize" not in kept.files
+
+
+def test_sizes_of_bars_that_cannot_be_read_are_named() -> None:
+    tree = spoilt("t4")
+    file = f"{tree.resolve(f'{PCI_DEVICES}/{_gpu_and_bridge(tree)[0].address}')}/resource1_resize"
+    tree.put_refused(file, 5)
+    assert file in capture(Recorded(tree, ""))[1]
+
+
+def _gpu_and_bridge(tree: Tree) -> tuple[Function, Function]:
+    functions = read_inventory(Recorded(tree, "")).functions
+    return next(f for f in functions if f.is_gpu), next(f for f in functions if f.is_bridge)
 
 
 def test_tables_of_the_firmware_are_there_but_not_read() -> None:

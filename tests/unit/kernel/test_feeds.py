@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from tests.unit.kernel.conftest import lost
+from vfioctl.kernel import program_feed
 from vfioctl.kernel.feeds import Lost, Notice
-from vfioctl.kernel.live import domain_events, uevents
+from vfioctl.kernel.live import uevents
 from vfioctl.kernel.live.domain_events import DomainEvents
 from vfioctl.kernel.live.uevents import Uevents
 
@@ -28,18 +30,6 @@ def following(uri: str) -> Iterator[DomainEvents]:
     finally:
         feed.close()
         assert feed._process.poll() is not None
-
-
-def lost(feed: DomainEvents) -> Lost:
-    """What the feed ends with."""
-    until = time.monotonic() + SECONDS
-    while time.monotonic() < until:
-        try:
-            assert feed.read() == []
-        except Lost as reason:
-            return reason
-        time.sleep(0.05)
-    pytest.fail("it is still followed")
 
 
 class TestLibvirt:
@@ -76,7 +66,7 @@ class TestLibvirt:
 
     def test_a_line_without_end_is_lost(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with following("test:///default") as feed:
-            monkeypatch.setattr(feed, "_available", lambda: b"x" * domain_events._LONGEST_LINE)
+            monkeypatch.setattr(feed, "_available", lambda: b"x" * program_feed._LONGEST_LINE)
             assert feed.read() == []
             with pytest.raises(Lost):
                 feed.read()

@@ -18,7 +18,7 @@ from tests import fuse
 from vfioctl.inventory.probe import processes as scan
 from vfioctl.kernel.live import processes
 from vfioctl.kernel.live.host import Live
-from vfioctl.kernel.open_nodes import Opened
+from vfioctl.kernel.open_nodes import Opened, OpenNode
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acts as root and as another user")
 
@@ -177,18 +177,20 @@ def _until_ended(pid: int) -> None:
     pytest.fail("the first thread has not ended")
 
 
-def moving_descriptor(pause: float) -> Callable[[], None]:
-    """Work that never ends: behind many others, the descriptor of a device goes from number to number."""
+def moving_descriptor(wait: Callable[[], object], moved: Callable[[], object] = int) -> Callable[[], None]:
+    """Work that never ends: behind many others, the descriptor of a device goes from number to number, each time after
+    `wait`."""
 
     def move() -> None:
         for _ in range(800):
             os.open("/dev/zero", os.O_RDONLY)
         full = os.open("/dev/full", os.O_RDONLY)
         while True:
+            wait()
             other = os.dup(full)
             os.close(full)
             full = other
-            time.sleep(pause)
+            moved()
 
     return move
 
@@ -214,18 +216,32 @@ def restless(work: Callable[[], None]) -> Iterator[str]:
 
 
 def test_a_descriptor_that_moves_hides_nothing() -> None:
-    with restless(moving_descriptor(0.0)) as pid:
+    with restless(moving_descriptor(int)) as pid:
         for _ in range(20):
             found = Live().open_nodes(pid)
             assert has(found) or "descriptors change while they are read" in found.unread
 
 
-def test_a_process_that_opens_and_closes_files_at_times_is_no_doubt() -> None:
-    with restless(moving_descriptor(0.2)) as pid:
-        for _ in range(20):
-            found = Live().open_nodes(pid)
-            assert has(found)
-            assert found.unread == ""
+def test_a_process_that_opens_and_closes_files_at_times_is_no_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does so once, while its descriptors are read."""
+    (waits, wake), (tells, told) = os.pipe(), os.pipe()
+    genuine, read = processes._descriptor, list[str]()
+
+    def descriptor(pid: str, name: str, directory: int) -> Iterator[OpenNode]:
+        if not read:
+            os.write(wake, b".")
+            assert os.read(tells, 1)
+        read.append(name)
+        return genuine(pid, name, directory)
+
+    with restless(moving_descriptor(lambda: os.read(waits, 1), lambda: os.write(told, b"."))) as pid:
+        monkeypatch.setattr(processes, "_descriptor", descriptor)
+        found = Live().open_nodes(pid)
+    for end in (waits, wake, tells, told):
+        os.close(end)
+    assert len(read) > len(set(read)), "they were read again"
+    assert has(found)
+    assert found.unread == ""
 
 
 def test_a_mapping_that_moves_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,12 @@
 """NVML through pynvml and a shared library that stands in for NVIDIA's: read, told, lost, forbidden, hung.
 
-Compiled from tests/standin/nvml.c when it is first asked for, and loaded by processes of their own.
+Loaded by processes of their own.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +20,6 @@ import pytest
 from vfioctl.kernel.protocol import NOT_LISTED
 
 ROOT = Path(__file__).resolve().parents[3]
-SOURCE = ROOT / "tests" / "standin" / "nvml.c"
 FIRST, SECOND, FAR = "0000:0a:00.0", "0000:0b:00.0", "10000:01:00.0"
 NO_PERMISSION, GPU_IS_LOST = 4, 15
 LOST = "the GPU is lost, it no longer answers its driver: dmesg | grep -i xid, then reboot"
@@ -108,29 +106,19 @@ from vfioctl.kernel.live.host import Live
 """
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that the compiled stand-in is in."""
-    assert shutil.which("gcc"), "the stand-in for NVML is compiled: apt-get install gcc libc6-dev"
-    folder = tmp_path_factory.mktemp("nvml")
-    command = ["gcc", "-D_GNU_SOURCE", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", str(SOURCE)]
-    subprocess.run([*command, "-o", str(folder / "libnvidia-ml.so.1")], check=True)
-    return folder
-
-
 Begin = Callable[..., "subprocess.Popen[str]"]
 Ask = Callable[..., Any]
 
 
 @pytest.fixture
-def begin(library: Path, tmp_path: Path) -> Begin:
+def begin(nvml_library: Path, tmp_path: Path) -> Begin:
     """Starts a program with the stand-in and its GPUs."""
     (tmp_path / "gpus").write_text(GPUS)
 
     def begun(program: str, *words: str, faults: str = "") -> subprocess.Popen[str]:
         environment = {
             **os.environ,
-            "LD_LIBRARY_PATH": str(library),
+            "LD_LIBRARY_PATH": str(nvml_library),
             "NVML_STANDIN_STATE": str(tmp_path / "gpus"),
             "NVML_STANDIN_FAULTS": faults,
         }

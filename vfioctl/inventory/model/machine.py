@@ -80,6 +80,10 @@ class Processor:
     model: str = ""
     address_bits: int | None = None
     """The width of physical addresses; None if it is not known."""
+    is_guest: bool | None = None
+    """Whether it is that of a virtual machine: x86 reports it as the flag `hypervisor`. None if that is not known."""
+    has_kvm: bool | None = None
+    """Whether KVM can run guests on it: the flags `vmx` and `svm` of x86. None if that is not known."""
 
     @property
     def is_x86(self) -> bool:

@@ -126,6 +126,7 @@ _ARCHITECTURES = {
 }
 """The line by which each is known; all others are x86_64. Sources: show_cpuinfo in arch/powerpc/kernel/setup-common.c,
 arch/s390/kernel/processor.c, arch/loongarch/kernel/proc.c and arch/riscv/kernel/cpu.c."""
+_FLAGS = re.compile(r"^flags\s*:(.*)$", re.MULTILINE)
 _BITS = re.compile(r"^address sizes\s*:\s*([0-9]{1,3}) bits physical", re.MULTILINE)
 
 
@@ -140,6 +141,7 @@ def read_online(kernel: FileReader) -> tuple[int, ...]:
 def read_processor(kernel: FileReader) -> Processor:
     """Return what /proc/cpuinfo reports; an x86_64 processor if it reports nothing."""
     text = text_of(kernel, "/proc/cpuinfo")
+    flags = match[1].split() if (match := _FLAGS.search(text)) else None
     bits, facts = _BITS.search(text), dict(_FACT.findall(text.partition("\n\n")[0]))
     vendor = facts.get("vendor_id", "")
     return Processor(
@@ -149,6 +151,8 @@ def read_processor(kernel: FileReader) -> Processor:
         family=facts.get("cpu family", ""),
         model=facts.get("model", ""),
         address_bits=int(bits[1]) if bits else None,
+        is_guest=None if flags is None else "hypervisor" in flags,
+        has_kvm=None if flags is None else not {"vmx", "svm"}.isdisjoint(flags),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -93,7 +94,9 @@ class Processes:
                     Process(pid, name, tuple(OpenNode(*node) for node in nodes), tuple(arguments), vmm, unread)
                 )
         unread = [process for process in running if process.unread]
-        suspects = unread[:MOST_SUSPECTS] if self._reads_all else []
+        # this process opens no device for itself; with threads its descriptors change all the time
+        suspects = [process for process in unread if process.pid != str(os.getpid())][:MOST_SUSPECTS]
+        suspects = suspects if self._reads_all else []
         return Running(running, len(running) - len(unread), len(unread), self._hidden, self._unknown, suspects)
 
 
@@ -174,6 +177,7 @@ _STOP = {
     "machine": "machinectl poweroff {}",
 }
 """Commands by container runtime. Containers of a pod end with the pod."""
+_INIT = "1"
 _FOR_SESSIONS = ("systemd-logind.service", "seatd.service")
 """Services that open devices for login sessions, and release them at logout."""
 
@@ -195,4 +199,5 @@ def remedy(process: Process, who: Identity) -> str:
     service = belongs.unit if belongs.unit and belongs.unit.endswith(".service") else None
     # a user's systemd instance runs more than this process
     ends_service = service and not belongs.user_unit
-    return f"systemctl stop {quote(service or '')}" if ends_service else f"end it: kill {process.pid}"
+    otherwise = "it is init: only a reboot ends it" if process.pid == _INIT else f"end it: kill {process.pid}"
+    return f"systemctl stop {quote(service or '')}" if ends_service else otherwise

@@ -75,6 +75,10 @@ class Captured(Live):
         except KernelRefused:
             return False
 
+    def modified(self, path: str) -> float:
+        with self._inside(path) as fd:
+            return os.fstat(fd).st_mtime
+
     def device_number(self, path: str) -> tuple[str, int, int]:
         with self._inside(path) as fd:
             return files.device_number(os.fstat(fd))

@@ -5,18 +5,16 @@ stops it: neither may happen to the process that watches. It ends when its stand
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from contextlib import suppress
 from typing import Any
+
+from vfioctl.kernel.program_feed import FOLLOWED, failed, say
 
 _KEEPALIVE_SECONDS, _KEEPALIVE_COUNT = 5, 3
 _TICK_MILLISECONDS = 1000
 NAMES = (*("defined", "undefined", "started", "suspended", "resumed", "stopped", "shutdown", "pmsuspended", "crashed"),)
 """VIR_DOMAIN_EVENT_*, by number."""
-FOLLOWED = "followed"
-"""What is written once, when events are followed."""
 
 
 def main(uri: str) -> int:
@@ -24,7 +22,7 @@ def main(uri: str) -> int:
     try:
         import libvirt
     except ImportError as error:
-        return _failed(str(error))
+        return failed(str(error))
     libvirt.registerErrorHandler(lambda *_: None, None)  # it would write to stderr
     libvirt.virEventRegisterDefaultImpl()
     ended: list[str] = []
@@ -36,23 +34,13 @@ def main(uri: str) -> int:
         connection.domainEventRegisterAny(None, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, _write, None)
         libvirt.virEventAddHandle(0, libvirt.VIR_EVENT_HANDLE_READABLE, lambda *_: os._exit(0), None)
         libvirt.virEventAddTimeout(_TICK_MILLISECONDS, lambda *_: None, None)  # so that the loop looks at `ended`
-        _say(FOLLOWED, uri, "")
+        say(FOLLOWED, uri, "")
         while not ended:
             libvirt.virEventRunDefaultImpl()
     except libvirt.libvirtError as error:
-        return _failed(str(error))
-    return _failed(ended[0])
+        return failed(str(error))
+    return failed(ended[0])
 
 
 def _write(_connection: Any, domain: Any, event: int, _detail: int, _opaque: Any) -> None:
-    _say(NAMES[event] if 0 <= event < len(NAMES) else "changed", domain.name(), domain.UUIDString())
-
-
-def _say(event: str, name: str, uuid: str) -> None:
-    sys.stdout.write(f"{json.dumps([event, name, uuid])}\n")
-    sys.stdout.flush()
-
-
-def _failed(why: str) -> int:
-    _say("", why.strip(), "")
-    return 1
+    say(NAMES[event] if 0 <= event < len(NAMES) else "changed", domain.name(), domain.UUIDString())

@@ -23,6 +23,7 @@ from vfioctl.kernel.protocol import (
     EVERY_LINK,
     KERNEL_LOG,
     NOT_LISTED,
+    PCI_DRIVERS,
     Directory,
     DiskImage,
     NvmlAnswer,
@@ -96,6 +97,12 @@ class Live(LiveUse, LiveChange):
     def has(self, path: str) -> bool:
         return os.path.lexists(path)
 
+    def modified(self, path: str) -> float:
+        try:
+            return os.stat(path).st_mtime
+        except (OSError, ValueError) as error:
+            raise refused(path, error) from None
+
     def device_number(self, path: str) -> tuple[str, int, int]:
         try:
             return files.device_number(os.stat(path))
@@ -160,6 +167,13 @@ class Live(LiveUse, LiveChange):
         from vfioctl.kernel.live.domain_events import DomainEvents
 
         return DomainEvents(uri)
+
+    def gpu_errors(self, gpus: Sequence[str]) -> Feed:
+        if self._read_only or not gpus or not self.has(f"{PCI_DRIVERS}/nvidia"):  # without it, NVML would load it
+            return Feed()
+        from vfioctl.kernel.live.gpu_errors import GpuErrors
+
+        return GpuErrors(gpus)
 
     def viable(self, group: int) -> bool:
         path = f"/dev/vfio/{group}"

@@ -8,11 +8,11 @@ from typing import Any
 
 from vfioctl.kernel.protocol import NOT_LISTED, PCI_ADDRESS
 
-_NOT_INSTALLED = "the Python module pynvml (nvidia-ml-py) is not installed"
+NOT_INSTALLED = "the Python module pynvml (nvidia-ml-py) is not installed"
 _NO_SEPARATORS = str.maketrans("|;", "  ")
 _COMPUTE_MODES = {0: "Default", 1: "Exclusive_Thread", 2: "Prohibited", 3: "Exclusive_Process"}  # nvmlComputeMode_t
 _LIBRARY = "libnvidia-ml.so.1"
-_NO_LIBRARY, _LOST = 12, 15
+_NO_LIBRARY, _NO_FUNCTION, _LOST = 12, 13, 15
 _REASONS = {  # by nvmlReturn_t
     4: "NVML refuses it: only root may do that",
     6: NOT_LISTED,
@@ -38,10 +38,22 @@ _OF_VGPUS: Questions = {
     ),
     "vgpu_heterogeneous_mode": lambda nvml, gpu: nvml.nvmlDeviceGetVgpuHeterogeneousMode(gpu),
 }
+
+
+def _memory_used(nvml: Any, gpu: Any) -> int:
+    """What programs use, as nvidia-smi shows it. Drivers before 510 also count what they reserve for themselves."""
+    try:
+        return int(nvml.nvmlDeviceGetMemoryInfo(gpu, version=nvml.nvmlMemory_v2).used)
+    except nvml.NVMLError as error:
+        if code_of(error) != _NO_FUNCTION:
+            raise
+    return int(nvml.nvmlDeviceGetMemoryInfo(gpu).used)
+
+
 _OF_USAGE: Questions = {
     "utilisation_percent": lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu,
     "temperature_celsius": lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
-    "memory_used_bytes": lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used,
+    "memory_used_bytes": _memory_used,
 }
 _OF_LINKS: Questions = {"nvlink": lambda nvml, gpu: " ".join(sorted(_linked(nvml, gpu)))}
 
@@ -59,12 +71,12 @@ def read_gpus(
     try:
         import pynvml
     except ImportError:
-        yield "", {"error": _NOT_INSTALLED}
+        yield "", {"error": NOT_INSTALLED}
         return
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        yield "", {"error": _reason(error)}
+        yield "", {"error": reason_of(error)}
         return
     more = (_OF_VGPUS, types), (_OF_LINKS, links), (_OF_USAGE, usage)
     questions = _QUESTIONS | {key: ask for some, wanted in more if wanted for key, ask in some.items()}
@@ -87,16 +99,16 @@ def _facts(nvml: Any, address: str, questions: Questions) -> Facts:
     """One GPU's facts; for one that is lost while it is asked, what it said before and the error."""
     facts: Facts = {}
     try:
-        gpu = _gpu(nvml, address)
+        gpu = handle_of(nvml, address)
         for key, ask in questions.items():
             if answer := _answer(nvml, partial(ask, nvml, gpu)):
                 facts[key] = answer
     except nvml.NVMLError as error:
-        facts["error"] = _reason(error)
+        facts["error"] = reason_of(error)
     return facts
 
 
-def _gpu(nvml: Any, address: str) -> Any:
+def handle_of(nvml: Any, address: str) -> Any:
     """NVML's handle of a GPU. By its address, because NVML does not report the address of a lost one."""
     domain, _, rest = address.partition(":")
     return nvml.nvmlDeviceGetHandleByPciBusId(f"{domain:0>8}:{rest}")
@@ -134,20 +146,20 @@ def _answer(nvml: Any, ask: Callable[[], object]) -> str:
     try:
         return str(ask())
     except nvml.NVMLError as error:
-        if _code(error) == _LOST:
+        if code_of(error) == _LOST:
             raise
     except (AttributeError, UnicodeDecodeError):
         pass
     return ""
 
 
-def _code(error: Exception) -> int:
+def code_of(error: Exception) -> int:
     return error.args[0] if error.args else 0
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """An error of NVML in words, with advice where there is some."""
-    return _REASONS.get(_code(error), f"NVML: {error}")
+    return _REASONS.get(code_of(error), f"NVML: {error}")
 
 
 def set_persistence(address: str, on: bool) -> str:  # noqa: FBT001 - a worker gets positional arguments
@@ -155,12 +167,12 @@ def set_persistence(address: str, on: bool) -> str:  # noqa: FBT001 - a worker g
     try:
         import pynvml
     except ImportError:
-        return _NOT_INSTALLED
+        return NOT_INSTALLED
     try:
         pynvml.nvmlInit()
-        gpu = _gpu(pynvml, address)
+        gpu = handle_of(pynvml, address)
         pynvml.nvmlDeviceSetPersistenceMode(gpu, int(on))
         is_set = pynvml.nvmlDeviceGetPersistenceMode(gpu) == int(on)
     except pynvml.NVMLError as error:
-        return _reason(error)
+        return reason_of(error)
     return "" if is_set else f"NVML reported success, but the mode is still {'off' if on else 'on'}"

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel.host_paths import SILENT, PlaceReader, places
-from vfioctl.kernel.lenient import names_in, nvidia_gpus, text_of
+from vfioctl.kernel.lenient import names_in, nvidia_gpus, text_of, text_or_refusal
 from vfioctl.kernel.modalias import NATIVE, VFIO, Aliases, ids_in, modalias_of
 from vfioctl.kernel.protocol import ACPI_TABLES, PCI_DEVICES, Directory, Reader, Unanswered
 from vfioctl.kernel.recorded.redaction import Pseudonyms
-from vfioctl.kernel.recorded.tree import Node, Tree, unfit
+from vfioctl.kernel.recorded.tree import Node, Tree, form, unfit
 
 _LISTS = {"local_cpus": "local_cpulist", "cpumap": "cpulist"}
 """Masks of CPUs, and the files that say the same as lists."""
@@ -22,6 +22,7 @@ _L3 = "3"
 _MEMORY = re.compile(r"^.*MemTotal:.*", re.M)
 """The line of a node's meminfo that does not change every second."""
 IRQS, _IRQ, _MOST_IRQS = "/sys/kernel/irq", re.compile(r"[0-9]{1,6}", re.ASCII), 64
+_GPU, _RESIZE = ("0x03", "0x12"), re.compile("resource[0-5]_resize", re.ASCII)
 # Words of the kernel command line about devices; all others may be private.
 _DEVICE_WORDS = re.compile(
     r"(intel_iommu|amd_iommu|iommu|iommu\.\w+|vfio[\w.-]*|pcie?[\w.]*|video|nomodeset|\w*blacklist|isolcpus|nohz_full"
@@ -29,11 +30,20 @@ _DEVICE_WORDS = re.compile(
 )
 
 
+def captured_text(kernel: Reader) -> tuple[str, tuple[str, ...]]:
+    """Return the redacted text of a host file, and the files that could not be read."""
+    tree, unread = capture(kernel)
+    origin = "a captured directory" if "/" in kernel.description else kernel.description  # its path is private
+    tree.comments = [f"# recorded from {origin} by vfioctl snapshot"]
+    return form(tree), tuple(unread)
+
+
 def capture(kernel: Reader, pseudonyms: Pseudonyms | None = None) -> tuple[Tree, list[str]]:
     """The host's facts, redacted, and the files that could not be read. `pseudonyms`: of other texts about it."""
     recording = _Capture(kernel, pseudonyms or Pseudonyms())
     recording.take_places()
     recording.take_nodes()
+    recording.take_resizable()
     recording.take_system()
     recording.leave_out(unfit(recording.tree))
     return recording.tree, sorted(recording.unread)
@@ -45,6 +55,7 @@ class _Capture:
         self.unread: list[str] = []
         self._redacted = pseudonyms.redacted
         self._modaliases: set[str] = set()
+        self._resizable: list[str] = []
 
     def take_places(self) -> None:
         """All of `host_paths`. A UUID of a vGPU has the same pseudonym wherever it appears."""
@@ -66,6 +77,15 @@ class _Capture:
                     self.tree.put_node(path, Node(*self._kernel.device_number(path)))
                 except KernelRefused as error:
                     self.unread += [path] if error.symbol not in ("ENODEV", "EISDIR", "ENOENT") else []
+
+    def take_resizable(self) -> None:
+        """The sizes that BARs of GPUs can have. The kernel asks the device itself, so not one that sleeps."""
+        answers = self._kernel.survey(text_or_refusal, self._resizable) if self._resizable else ()
+        for path, answer in answers:
+            if isinstance(answer, Unanswered) or answer[0] is None:
+                self.leave_out([path])
+            else:
+                self.tree.put(path, answer[0])
 
     def take_system(self) -> None:
         self._take_text("/proc/sys/kernel/osrelease")
@@ -111,6 +131,7 @@ class _Capture:
         if ids := ids_in(directory.texts):
             self._modaliases.add(modalias_of(ids))
             self._take_text(f"{path}/power/control")
+        self._resizable += [f"{path}/{name}" for name in _sizes_of_bars(directory)]
         if "vfio-dev" in directory.names:
             for name in names_in(self._kernel, f"{path}/vfio-dev"):
                 self.tree.put_directory(f"{path}/vfio-dev/{name}")
@@ -148,3 +169,11 @@ class _Capture:
             aliases = Aliases(text)
             used = {a.line for name in self._modaliases for bus in (NATIVE, VFIO) for a in aliases.matching(name, bus)}
             self.tree.put(path, "\n".join(line for line in text.split("\n") if line in used))
+
+
+def _sizes_of_bars(directory: Directory) -> list[str]:
+    """Return the files of a GPU that is awake which have the sizes that its BARs can have."""
+    texts = directory.texts
+    if not texts.get("class", "").startswith(_GPU) or texts.get("power_state") == "D3cold":
+        return []
+    return sorted(name for name in directory.names if _RESIZE.fullmatch(name))

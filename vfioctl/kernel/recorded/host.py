@@ -86,6 +86,9 @@ class Recorded(Kernel):
         except KernelRefused:
             return False
 
+    def modified(self, path: str) -> float:
+        raise KernelRefused(path, errnos.ENODATA)
+
     def device_number(self, path: str) -> Node:
         node = self.tree.nodes.get(self.tree.resolve(path))
         if node is None:

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from vfioctl.errors import Busy, HostError, KernelRefused, NotPermitted, Stuck
+from vfioctl.errors import HostError, KernelRefused, NotPermitted, Stuck
 from vfioctl.kernel.feeds import Feed
 from vfioctl.kernel.host_paths import ACCESS_RUN, CDI_RUN
-from vfioctl.kernel.lock import held
+from vfioctl.kernel.lock import held, held_in_memory
 from vfioctl.kernel.protocol import EVERY_LINK, PCI_DEVICES, PCI_DRIVERS, Directory, Prefixes, Unanswered
 from vfioctl.kernel.recorded.host import Recorded, read_tree
 from vfioctl.kernel.recorded.tree import MOST_BYTES, PERMISSIONS, Tree, form
@@ -182,6 +182,11 @@ class Simulated(Recorded):
 
         return FileFeed(self._file)
 
+    def gpu_errors(self, gpus: Sequence[str]) -> Feed:
+        from vfioctl.kernel.simulated.feed import ErrorFeed
+
+        return ErrorFeed(lambda: self.tree, gpus)
+
     def write_ended(self, ticket: str) -> str | None:
         return None if blocked(self.tree, ticket.removeprefix("sim:")) else "returned"
 
@@ -189,6 +194,12 @@ class Simulated(Recorded):
         """For tests: ends the holder of a blocked device or file, so that the write returns."""
         with self._turn():
             release(self.tree, subject)
+
+    def report_xid(self, address: str, xid: int) -> None:
+        """For tests: NVML reports a critical error of this GPU."""
+        with self._turn():
+            facts = self.tree.properties.setdefault(f"sim:{address}", {})
+            facts["xids"] = f"{facts.get('xids', '')} {xid}".lstrip()
 
     def reboot(self, boot_id: str) -> None:
         """Starts the host anew, as it was before its first change. Raises BadDocument."""
@@ -255,19 +266,8 @@ class Simulated(Recorded):
             with held(lock, wait=wait, waiting=waiting, check=check):
                 yield
             return
-        if not self._lock.acquire(blocking=False):  # a host in memory is shared only by threads
-            if waiting:
-                waiting()
-            until = time.monotonic() + wait
-            while not self._lock.acquire(timeout=min(0.02, max(0.0, until - time.monotonic()))):
-                if check:
-                    check()
-                if time.monotonic() >= until:
-                    raise Busy("another vfioctl is changing this host", hint="wait for it to finish")
-        try:
+        with held_in_memory(self._lock, wait=wait, waiting=waiting, check=check):
             yield
-        finally:
-            self._lock.release()
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
