@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -122,19 +123,24 @@ def subsystem_tables() -> Mapping[str, str]:
 def line_of(text: str, keys: Sequence[str | int]) -> int | None:
     """The line on which a key, or the nearest table or list above it, is set; None if none of them is there."""
     best, line = 0, None
-    table: tuple[str, ...] = ()
+    table: tuple[str | int, ...] = ()
+    entries: Counter[tuple[str, ...]] = Counter()
     for begin, statement in statements_of_toml(text):
         document = parse_toml(statement)
         if statement.lstrip().startswith("["):
-            table, document = _names(document), {}
+            names, document = _names(document), {}
+            table = (*names, entries[names]) if statement.lstrip().startswith("[[") else names
+            entries[names] += 1
         depth = _depth(document, keys[len(table) :]) + len(table) if table == tuple(keys[: len(table)]) else 0
+        if table[: len(keys)] == tuple(keys):
+            depth = len(keys)
         if depth > best:
             best, line = depth, begin
     return line
 
 
 def _names(header: object) -> tuple[str, ...]:
-    """The names in the header of a table, as `claims` and `modes` in `[claims.modes]`."""
+    """The names in the header of a table, as `claims` and `modes` in `[claims.modes]`, or in `[[claims.modes]]`."""
     if not isinstance(header, dict) or not header:
         return ()
     name = next(iter(header))

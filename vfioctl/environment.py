@@ -19,6 +19,7 @@ _KEPT_BEGIN = (
     *("VFIOCTL_", "SUDO_", "PYDANTIC_DISABLE_PLUGINS"),
     *("_VFIOCTL_", "_TYPER_", "COMP_"),
     *("LC_", "NO_COLOR", "FORCE_COLOR", "TTY_"),
+    *("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "JOURNAL_STREAM"),  # of systemd, for services
 )
 _HIGHEST = 1 << 20
 """The kernel's usual maximum for descriptors (fs.nr_open), where /proc does not show which are open."""

@@ -14,10 +14,12 @@ from vfioctl.subsystems import Subsystem
 
 def validated(file: ConfigFile, name: str, model: str) -> Any:
     """Return a table as its model. Raises BadSpec for the first error; its facts have the number of errors."""
-    reason = wrong(file, name, model)
-    if reason:
-        raise reason[0]
-    return read_document(import_object(model), file.tables.get(name, {}))
+    from pydantic import ValidationError
+
+    try:
+        return read_document(import_object(model), file.tables.get(name, {}))
+    except ValidationError:
+        raise wrong(file, name, model)[0] from None
 
 
 def validated_of(config: Config, name: str, subsystems: Iterable[Subsystem]) -> Any:

@@ -46,6 +46,7 @@ def test_the_umask_is_022(mask: int) -> None:
 
 def test_of_the_variables_those_stay_that_vfioctl_uses() -> None:
     used = {"VFIOCTL_HOST": "x", "SUDO_USER": "alice", "HOME": "/root", "TERM": "dumb", "LC_ALL": "C"}
+    used |= {"NOTIFY_SOCKET": "/run/systemd/notify", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1", "JOURNAL_STREAM": "8:1"}
     hostile = {**HOSTILE, "LD_LIBRARY_PATH": "/x", "TMPDIR": "/x", "GCC_EXEC_PREFIX": "/x", "PATH": "/tmp:."}
     found = within("print(json.dumps(dict(os.environ)))", env={**hostile, **used})
     assert found == {**used, "VFIOCTL_LEDGER": "", "PATH": environment.PATH}

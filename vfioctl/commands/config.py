@@ -1,7 +1,7 @@
 """`vfioctl config`: checks and shows the configuration of this machine. May not change it."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import typer
 
@@ -86,14 +86,23 @@ def show(*, as_json: AsJson = False) -> None:
 def _lines(name: str, table: Mapping[str, object], sources: Mapping[str, str]) -> Iterator[str]:
     yield from ("", f"[{name}]")
     inner = {key: value for key, value in table.items() if isinstance(value, Mapping) and value}
+    lists = {key: value for key, value in table.items() if isinstance(value, list) and _has_tables(value)}
     for key, value in table.items():
-        if key not in inner:
+        if key not in inner and key not in lists:
             note = "  # default" if sources[key] == "default" else ""
             text = "{}" if value == {} else json.dumps(value)
             yield f"# {_key(key)} is not set" if value is None else f"{_key(key)} = {text}{note}"
     for key, settings in inner.items():
         yield from ("", f"[{name}.{_key(key)}]")
         yield from (f"{_key(setting)} = {json.dumps(value)}" for setting, value in settings.items())
+    for key, entries in lists.items():
+        for settings in entries:
+            yield from ("", f"[[{name}.{_key(key)}]]")
+            yield from (f"{_key(setting)} = {json.dumps(value)}" for setting, value in settings.items())
+
+
+def _has_tables(values: Sequence[object]) -> bool:
+    return bool(values) and all(isinstance(value, Mapping) for value in values)
 
 
 def _key(name: str) -> str:

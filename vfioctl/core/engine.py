@@ -6,7 +6,7 @@ made, rolled back or refused (logger `vfioctl.changes`)."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -111,18 +111,25 @@ class Engine:
         return self._recovery.plan_all(forward=forward)
 
     def recover(
-        self, *, forward: bool, progress: Progress | None = None, of_this_boot: bool = True
+        self,
+        *,
+        forward: bool,
+        progress: Progress | None = None,
+        of_this_boot: bool = True,
+        made_for: Collection[str] | None = None,
     ) -> tuple[Outcome, ...]:
         """Finish interrupted changes, the newest first: roll them back, or with `forward` complete them.
 
-        Without `of_this_boot`, only those that a reboot interrupted.
+        Without `of_this_boot`, only those that a reboot interrupted. `made_for`: only those of these reservations.
 
         Raises NotPermitted, Busy, and Stuck for the first change that could not be finished, after trying all."""
         if not self._journal.unfinished():
             return ()
         refuse_read_only(self._kernel)
         with self._locked(progress), deferred():
-            return self._recovery.finish_all(forward=forward, progress=progress, of_this_boot=of_this_boot)
+            return self._recovery.finish_all(
+                forward=forward, progress=progress, of_this_boot=of_this_boot, made_for=made_for
+            )
 
     def _carry_out(self, entry: int, plan: Plan, context: Context, progress: Progress | None, check: Check) -> Outcome:
         executor, steps = Executor(self._registry, context), self._registry.steps(plan.changes)

@@ -7,8 +7,19 @@ import logging
 from vfioctl.core.change import Plan
 from vfioctl.errors import VfioctlError
 
-_log = logging.getLogger("vfioctl.changes")
+CHANGES = "vfioctl.changes"
+"""The logger."""
+FIELDS = ("plan_id", "devices", "verb", "result")
+"""Attributes of its records."""
+_PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+_DEBUG = 7
+_log = logging.getLogger(CHANGES)
 _log.addHandler(logging.NullHandler())  # without a handler, Python would print errors a second time
+
+
+def priority_of(record: logging.LogRecord) -> int:
+    """Return the priority of a record in syslog(3) and the journal: 2 to 7."""
+    return next((priority for least, priority in _PRIORITIES if record.levelno >= least), _DEBUG)
 
 
 def log_done(plan: Plan, result: str, *, prefix: str = "") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 
 from vfioctl.core.change import Change, JournalEntry, JournalState, Key, Outcome, Plan, Repair, Result
 from vfioctl.core.events import EventKind, Progress, StepEvent, notify
@@ -31,11 +32,19 @@ class Recovery:
     def __init__(self, kernel: Kernel, journal: Journal, registry: Registry, rollback: Rollback) -> None:
         self._kernel, self._journal, self._registry, self._rollback = kernel, journal, registry, rollback
 
-    def finish_all(self, *, forward: bool, progress: Progress | None, of_this_boot: bool = True) -> tuple[Outcome, ...]:
-        """Finish all unfinished changes and return their outcomes. Raises the first Stuck after trying all of them."""
+    def finish_all(
+        self,
+        *,
+        forward: bool,
+        progress: Progress | None,
+        of_this_boot: bool = True,
+        made_for: Collection[str] | None = None,
+    ) -> tuple[Outcome, ...]:
+        """Finish unfinished changes and return their outcomes. Raises the first Stuck after trying all of them.
+        `made_for`: only those that were made for one of these."""
         outcomes, stuck_ones = [], []
         for entry in self._journal.unfinished():
-            if not (of_this_boot or self._rebooted(entry)):
+            if not (of_this_boot or self._rebooted(entry)) or entry.made_for not in (made_for or [entry.made_for]):
                 continue
             try:
                 outcome = self._finish(entry, forward=forward, progress=progress)

@@ -12,6 +12,7 @@ from vfioctl.errors import BadDocument, Cancelled, DeviceMissing, Stuck, Vfioctl
 
 if TYPE_CHECKING:
     from vfioctl.core.change import Outcome, Plan
+    from vfioctl.core.engine import Engine
 
 _PAUSE = 1.0
 
@@ -27,6 +28,15 @@ class Restored:
     outcomes: tuple[Outcome, ...]
     failures: Mapping[str, VfioctlError]
     """Errors by file. The key `recover` is for a change that a reboot interrupted and that could not be recovered."""
+
+
+def recover_interrupted(engine: Engine) -> Mapping[str, VfioctlError]:
+    """Recovers what the end of an earlier boot interrupted. Returns the error under `recover`, if it failed."""
+    try:
+        engine.recover(forward=False, of_this_boot=False)
+    except VfioctlError as error:
+        return {"recover": error}
+    return {}
 
 
 def restore(

@@ -8,6 +8,7 @@ from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from sqlite3 import Connection
+from stat import S_IMODE
 
 from vfioctl.core.published import (
     MOST_BYTES,
@@ -22,7 +23,7 @@ from vfioctl.core.store import Store
 from vfioctl.errors import VfioctlError
 from vfioctl.kernel.files import write_into
 from vfioctl.kernel.lock import held
-from vfioctl.kernel.trusted import PUBLIC_DIRECTORY, PUBLIC_FILE, opened_directory, read_published
+from vfioctl.kernel.trusted import GROUP_FILE, PUBLIC_DIRECTORY, PUBLIC_FILE, opened_directory, read_published
 from vfioctl.untrusted_text import parse_json
 
 Record = Callable[[Connection, str], object]
@@ -102,8 +103,11 @@ def _plan_of(db: Connection, number: int) -> tuple[str, str, tuple[str, ...]]:
     return str(identifier), str(verb), tuple(map(str, parse_json(subjects)[:MOST_SUBJECTS]))
 
 
-def publish(store: Store, file: Path, records: Mapping[str, Record], boot_id: Callable[[], str]) -> None:
+def publish(
+    store: Store, file: Path, records: Mapping[str, Record], boot_id: Callable[[], str], *, group: int | None = None
+) -> None:
     """Write the document if it is not what the ledger says. `records`: each subsystem's part, by the subsystem's name.
+    `group`: the only one that may read it; None: all users may.
 
     If that fails, no document is left rather than an old one: the change that it is about goes on all the same."""
     try:
@@ -113,17 +117,22 @@ def publish(store: Store, file: Path, records: Mapping[str, Record], boot_id: Ca
             held(file.with_name(f".{file.name}.lock"), wait=_LOCK_SECONDS),
         ):
             text = _published(store, records, boot_id()).text().encode()
-            if _is(file, text):
+            if _is(file, text, group):
                 os.utime(file.name, dir_fd=directory)
-            else:
+            elif group is None:
                 write_into(directory, file.name, text, mode=PUBLIC_FILE)
+            else:
+                write_into(directory, file.name, text, mode=GROUP_FILE, owner=(os.geteuid(), group))
     except (VfioctlError, OSError):
         with suppress(OSError):
             file.unlink()
 
 
-def _is(file: Path, text: bytes) -> bool:
+def _is(file: Path, text: bytes, group: int | None) -> bool:
     try:
+        status = os.lstat(file)
+        if group is not None and (status.st_gid, S_IMODE(status.st_mode)) != (group, GROUP_FILE):
+            return False
         return read_published(str(file), MOST_BYTES) == text
     except OSError:
         return False

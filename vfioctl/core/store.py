@@ -89,7 +89,10 @@ class Store:
 
     @contextmanager
     def one_connection(self) -> Iterator[None]:
-        """Keep one connection open, as opening costs more than using it. Raises StoreDamaged."""
+        """Keep one connection of this thread open, as opening costs more than using it. Raises StoreDamaged."""
+        if self._local.open:  # an enclosing block keeps it open
+            yield
+            return
         with _explained(self.file):
             self._local.open = self._connected()
         try:

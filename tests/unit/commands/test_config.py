@@ -162,6 +162,15 @@ def test_each_setting_in_force_is_shown_with_its_source(run: Run, file: Path) ->
     assert {'remove = "20s"  # default', 'unit = "90s"', "quotas = {}  # default", "[domain]"} <= set(lines)
 
 
+def test_what_is_shown_of_lists_of_tables_is_a_configuration(run: Run, file: Path) -> None:
+    file.write_text(f'{ON_HGX8}[[kubelet.resources]]\nname = "a.b/c"\n[[kubelet.resources]]\nname = "a.b/d"\n')
+    before, shown = run("config show --json").document, run("config show").out
+    file.write_text(shown)
+    after = run("config show --json").document
+    assert {**after, "sources": {}} == {**before, "sources": {}}
+    assert after["kubelet"]["resources"][1]["name"] == "a.b/d"
+
+
 def test_no_file_is_in_order_too(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("vfioctl.config.CONFIG", tmp_path / "none")
     monkeypatch.delenv("VFIOCTL_CONFIG", raising=False)
@@ -219,6 +228,10 @@ def test_a_listing_needs_no_right_table_of_claims(run: Run, file: Path) -> None:
         ("[a]\nb = 1\n", ["x"], None),
         ('[a]\nb = """\n[c]\nd = 1\n"""\n[c]\nd = 2\n', ["c", "d"], 7),
         ("[[a]]\nb = 1\n", ["a"], 1),
+        ("[[a]]\nb = 1\n[[a]]\nb = 2\n", ["a", 1, "b"], 4),
+        ("[[a]]\nb = 1\n[[a]]\nc = 2\n", ["a", 1, "b"], 3),
+        ("[a]\n[[a.b]]\nc = 1\n[[a.d]]\nc = 2\n", ["a", "d", 0, "c"], 5),
+        ("x = 1\n[[a.b]]\nc = 1\n", ["a"], 2),
     ],
 )
 def test_the_line_of_a_key(text: str, keys: list[str | int], line: int | None) -> None:

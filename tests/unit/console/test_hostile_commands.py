@@ -96,6 +96,10 @@ ARGUMENTS = {
     "domain diff": ("test -c test:///default", "\x1b[2J -c test:///default"),
     "domain verify": ("test -c test:///default", "\x1b[2J -c test:///default"),
     "domain check": ("{xml}", "{xml} --no-host", "{host}", "\x1b[2J", "{xml} --libvirt \x9b31m"),
+    "kubelet serve": ("--config \x1b[2J",),  # it never ends either
+    "kubelet status": ("",),
+    "kubelet cordon": ("gpu0 --why \x1b[2J", "gpu0 gpu1 --wait 0s", "\x1b[2J", "gpu0 --wait \x9b31m"),
+    "kubelet uncordon": ("gpu0", "\u202ex"),
     "config check": ("",),
     "config show": ("",),
     "doctor": ("", "--all", "gpu0 gpu1", "\x1b[2J"),
@@ -112,6 +116,21 @@ ARGUMENTS = {
     "recover": ("", "--forward"),
 }
 """Of each command: arguments with which it says much, and with which it refuses something hostile."""
+RESOURCES = """
+[[kubelet.resources]]
+name = "example.com/gpu"
+[[kubelet.resources]]
+name = "example.com/vf"
+devices = "vf"
+[[kubelet.resources]]
+name = "example.com/mdev"
+devices = "mdev"
+[[kubelet.resources]]
+name = "example.com/vgpu"
+devices = "vgpu"
+type = "L40S-12Q"
+"""
+"""A configuration that gives all devices to pods."""
 CHANGING = ("bind", "unbind", "reset", "vgpu create", "vgpu remove", "sriov set", "sriov off", "apply", "recover")
 ODD_HOSTS = [("busy", 0), ("l40s", 1), ("laptop", 2)]
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -221,9 +240,11 @@ class Hostile:
 
 
 @pytest.fixture(params=ODD_HOSTS, ids=lambda param: param[0])
-def hostile(request: pytest.FixtureRequest, fast_folder: Path, run: Run) -> Hostile:
-    """With a plan and a ledger of changes made while the host's own names were sound."""
+def hostile(request: pytest.FixtureRequest, fast_folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Hostile:
+    """With a plan and a ledger of changes made while the host's own names were sound, and resources for pods."""
     found = Hostile(fast_folder, *request.param)
+    (fast_folder / "config.toml").write_text(RESOURCES, encoding="utf-8")
+    monkeypatch.setenv("VFIOCTL_CONFIG", str(fast_folder / "config.toml"))
     plan = run(f"bind gpu0 --with-group --allow-boot-vga --force-holders --dry-run --json --simulate {found.file}").out
     (fast_folder / "plan.json").write_text(plan, encoding="utf-8")
     found.write_domain()

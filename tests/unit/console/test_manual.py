@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 GROUP = built(places())
 PAGES = {page.name: page for page in command_pages(GROUP)}
 READS = {"os.environ.get", "os.environ.pop", "os.environ.setdefault", "os.getenv"}
-SET_BY_US = {"PATH", "PYDANTIC_DISABLE_PLUGINS", "_VFIOCTL_COMPLETE"}
+SET_BY_US = {"GRPC_VERBOSITY", "PATH", "PYDANTIC_DISABLE_PLUGINS", "_VFIOCTL_COMPLETE"}
 """Variables that no user sets."""
 
 

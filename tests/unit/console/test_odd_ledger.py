@@ -28,6 +28,8 @@ COMMANDS = (
     "claim show {claim} --json",
     "claim create --owner vm/b --gpus 1 --key k",
     "place --gpus 1",
+    "kubelet status",
+    "kubelet uncordon {gpu} --json",
 )
 ODD = (
     None,
@@ -55,6 +57,8 @@ NOT_UTF8 = "CAST(X'fffe80' AS TEXT)"
 def used(run: Run, fast_folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str, str]:
     """A host with every kind of row in its ledger; the address of its last GPU, whose last change hangs; its claim."""
     monkeypatch.setattr(Session, "_machine_id", "0123456789abcdef" * 2)
+    (fast_folder / "config.toml").write_text('[[kubelet.resources]]\nname = "a.b/c"\ndevices = "vf"\n')
+    monkeypatch.setenv("VFIOCTL_CONFIG", str(fast_folder / "config.toml"))
     file = fast_folder / "l40s.host"
     # its last VF has no driver: nobody claims one that NVIDIA's driver has, and that is no vGPU
     taken = ("0000:41:04.3/driver ->", "drivers/nvidia/0000:41:04.3 ->")
@@ -70,6 +74,7 @@ def used(run: Run, fast_folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[
         f"claim create --owner vm/b --device {gpu} --key k",
     ):
         assert run(f"{words} {on_it}").code == 0, words
+    assert run(f"kubelet cordon {gpu} --why loud --simulate {file}").code == 0
     claim = run(f"claim list --owner vm/b --json --simulate {file}").document["claims"][0]["id"]
     monkeypatch.setenv("VFIOCTL_FAULTS", "3:hang")
     assert run(f"claim release {claim} {on_it}").code == 7

@@ -75,6 +75,9 @@ history show 1
 history prune --keep 1 --dry-run
 recover --dry-run
 recover
+kubelet status
+kubelet cordon gpu1 --why loud
+kubelet uncordon gpu1
 config check
 config show
 hosts
@@ -128,6 +131,10 @@ GOLDENS = {
     "hosts": "hosts",
     "inventory": "inventory",
     "kata": "kata check",
+    "kubelet/fresh": "kubelet status",
+    "kubelet/in-use": "kubelet status",
+    "kubelet/vgpus": "kubelet status",
+    "kubelet/wedged": "kubelet status",
     "place": "place",
     "place-nic": "place",
     "place-none": "place",

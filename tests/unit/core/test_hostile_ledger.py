@@ -345,7 +345,9 @@ class TestPublication:
         def imported() -> Never:
             raise AssertionError("a listing would wait for its import")
 
-        PublishedLedger(tmp_path / "public.json", tmp_path / "ledger.db", lambda: "boot").write(imported, imported)
+        PublishedLedger(tmp_path / "public.json", tmp_path / "ledger.db", lambda: "boot").write(
+            imported, imported, imported
+        )
 
     @pytest.mark.parametrize("line", ["inventory", "holders gpu0", "bind nonsense", "vgpu list"])
     def test_is_repeated_at_the_end_of_every_command(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from grp import getgrgid
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 
 from tests.hosts.machines import copy, original
 from tests.unit.conftest import Run
-from tests.users import as_nobody, as_root
-from vfioctl import sources
+from tests.users import NOBODY, as_nobody, as_root
+from vfioctl import published_ledger, sources
+from vfioctl.access.api import AccessApi
+from vfioctl.claims.model.access import ACCESS
 from vfioctl.core import published
 from vfioctl.core.caller import this_process
 from vfioctl.core.published import MOST_CHANGES
@@ -110,7 +113,7 @@ class TestClaims:
         assert (listed[0], shown[0], document[0]) == (0, 0, 0)
         assert claim in listed[1]
         assert "vm/web1" in shown[1]
-        assert "only root may read the labels, the request, the commands and the events of a claim\n" in shown[2]
+        assert "only root and the group vfioctl may read the labels and the command of a claim" in shown[2]
         assert json.loads(document[1])["claims"][0]["id"] == claim
 
     def test_that_the_document_has_none_of(self, host: Host) -> None:
@@ -223,3 +226,69 @@ def test_root_reads_the_ledger_and_others_what_is_published(host: Host) -> None:
     assert not host.session.reads_published
     assert as_nobody(lambda: host.session.reads_published)
     assert os.stat(public(host)).st_size < 1 << 20
+
+
+class TestTheGroup:
+    """Its members also read labels, keys and command lines. Here it is nogroup, which nobody is in."""
+
+    @pytest.fixture(autouse=True)
+    def _group(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(published_ledger, "GROUP", getgrgid(NOBODY).gr_name)
+
+    def file(self, host: Host) -> Path:
+        return public(host).with_name("group.json")
+
+    def test_reads_live_claims_as_root_does(self, host: Host, run: Run) -> None:
+        claim = host.claims.claim(claimed(host))
+        status = self.file(host).stat()
+        assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (0, NOBODY, 0o640)
+        assert as_nobody(lambda: [claim == shown for shown in host.claims.claims()]) == [True]
+        assert as_nobody(lambda: [c.id for c in host.claims.labelled("password")]) == [claim.id]
+        code, out, err = as_nobody(lambda: list(run(f"claim show {claim.id}")))
+        assert (code, f"password={SECRET}" in out) == (0, True)
+        assert "only root may read the request and the events of a claim\n" in err
+        assert SECRET not in public(host).read_text()
+
+    def test_may_know_who_may_open_nodes(self, host: Host) -> None:
+        gpu = host.find([GPU])[0]
+        host.apply(host.binding.plan_bind([GPU]))
+        request = ClaimRequest(owner=Owner("vm/web1"), devices=(gpu,), labels={ACCESS: "1000:0"})
+        host.claims.create(request)
+        node = next(nodes.group for nodes in host.claims.nodes(host.claims.claims()[0]).values())
+        assert node
+        assert isinstance(host.session.kernel, Simulated)
+        host.session.kernel.set_permissions(node, "0:0:600")
+
+        def known() -> list[object]:
+            facts = host.doctor.facts()
+            differences = list(AccessApi(host.session).differences(facts.inventory, ()))
+            return [facts.labels_hidden, len(facts.lock_limits), len(differences)]
+
+        assert known() == as_nobody(known) == [False, 1, 1]
+        self.file(host).write_text("")
+        assert as_nobody(known) == [True, 0, 0]
+
+    def test_reads_what_all_users_do_when_its_document_is_damaged(self, host: Host) -> None:
+        claim = host.claims.claim(claimed(host))
+        for damage in ("", "{", json.dumps({"version": 2, "boot_id": "another"})):
+            self.file(host).write_text(damage)
+            assert as_nobody(lambda: [dict(c.labels) for c in host.claims.claims()]) == [{}]
+        host.claims.release(claim.id)
+        assert as_nobody(host.claims.claims) == [], "the next change has mended it"
+        assert json.loads(self.file(host).read_text())["records"]["claims"]["live"] == []
+
+    def test_has_no_document_once_there_is_no_such_group(self, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+        claim = claimed(host)
+        assert self.file(host).exists()
+        monkeypatch.setattr(published_ledger, "GROUP", "no-such-group")
+        host.claims.release(claim)
+        assert not self.file(host).exists()
+
+    def test_of_another_number_gets_a_new_document(self, host: Host) -> None:
+        claimed(host)
+        os.chown(self.file(host), 0, 1)
+        host.session.publish()
+        assert self.file(host).stat().st_gid == NOBODY
+        self.file(host).chmod(0o644)
+        host.session.publish()
+        assert self.file(host).stat().st_mode & 0o777 == 0o640

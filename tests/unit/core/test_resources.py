@@ -46,6 +46,7 @@ NAMES = {
     "reset": f"{HOME}/reset",
     "rom": f"{HOME}/rom",
     "mdev": str(MDEV),
+    "kept vGPU": str(MDEV),
     "vGPU type": f"{HOME}/nvidia/current_vgpu_type",
     "parameter": f"{HOME}/nvidia/vgpu_params",
     "VFs": f"{HOME}/sriov_numvfs",
@@ -68,6 +69,7 @@ NAMES = {
 }
 OF_AN_MDEV = {
     "mdev": str(MDEV),
+    "kept vGPU": str(MDEV),
     "parameter": f"/sys/bus/mdev/devices/{MDEV}/nvidia/vgpu_params",
     "definition": f"/etc/mdevctl.d/0000:41:00.4/{MDEV}",
 }
@@ -87,6 +89,7 @@ AT_BOOT = DeviceDefinition(
 VALUE = {
     "framebuffer": "simpledrm",
     "mdev": "0000:41:00.4/nvidia-754",
+    "kept vGPU": "0000:41:00.4/nvidia-754",
     "persistence": "0",
     "service": "active",
     "rom": "on",
@@ -110,7 +113,7 @@ OF_THE_HOST = ("console", "framebuffer", "service", "module")
 SAID_IN_WORDS = ("binding",)
 FREE_TEXT = ("parameter", "definition", "device definition", "udev rule", "installed file", "access")
 OF_THEIR_OWN = (
-    *("mdev", "vGPU type", "VFs", "NVIDIA VFs", "autoprobe", "parameter", "profile", "definition"),
+    *("mdev", "vGPU type", "VFs", "NVIDIA VFs", "autoprobe", "parameter", "profile", "definition", "kept vGPU"),
     *("device definition", "udev rule", "driverctl override", "installed file", "enabled unit"),
     *("CDI file", "access", "permissions", "domain", "hook", "disk image", "seed"),
 )
@@ -124,6 +127,7 @@ def subject_of(kind: str) -> str:
         "installed file": "boot",
         "enabled unit": "boot",
         "mdev": MDEV,
+        "kept vGPU": MDEV,
         "CDI file": "vfioctl/vfio",
         "access": "group-12",
         "permissions": "group-12",
@@ -503,7 +507,9 @@ class TestTheWayBack:
         assert back
         assert (back.before, back.after, back.during) == ("0", "2", None)
 
-    @pytest.mark.parametrize("kind", [k for k in KINDS if k not in ("reset", "module", "driverctl override")])
+    @pytest.mark.parametrize(
+        "kind", [k for k in KINDS if k not in ("reset", "module", "driverctl override", "kept vGPU")]
+    )
     def test_of_what_is_as_it_was_takes_no_step_but_for_power(self, kind: str) -> None:
         as_it_is = VALUE.get(kind, "") if kind in (*SAID_IN_WORDS, "power") else ""
         same = setting(kind, before=as_it_is, after=as_it_is)

@@ -30,8 +30,12 @@ OF_VFIOCTL: Mapping[str, Variable] = {
 OF_THE_SYSTEM: Mapping[str, Variable] = {
     "COLUMNS": Variable("The width of the output to a terminal, instead of the terminal's own."),
     "FORCE_COLOR": Variable("If it is set, text is coloured although the output is no terminal."),
+    "JOURNAL_STREAM": Variable("Set by systemd for services whose errors go to the journal."),
     "NO_COLOR": Variable("If it is set, nothing is coloured."),
+    "NOTIFY_SOCKET": Variable("Set by systemd: where vfioctl kubelet serve says that it is ready."),
     "SUDO_USER": Variable("The user who called sudo, recorded with each change."),
     "TERM": Variable("The type of the terminal; dumb: no colours, no moving cursor, no screens."),
+    "WATCHDOG_PID": Variable("Set by systemd: the process that is watched; another one ignores WATCHDOG_USEC."),
+    "WATCHDOG_USEC": Variable("Set by systemd: how often vfioctl kubelet serve must say that it works."),
     "XDG_STATE_HOME": Variable("The directory of the simulated hosts that were changed, instead of ~/.local/state."),
 }

@@ -20,6 +20,8 @@ FILES: Mapping[str, str] = {
     "/etc/libvirt/hooks/qemu.d/vfioctl": "The script that libvirt runs for each domain; vfioctl-hook(1) installs it.",
     "/var/lib/vfioctl/ledger.db": "The ledger: claims, changes, and what undoes them. Only root may open it.",
     "/run/vfioctl/public.json": "What other users may know of the ledger.",
+    "/run/vfioctl/kubelet.json": "What vfioctl kubelet serve tells of itself, for vfioctl kubelet status.",
+    "/var/lib/kubelet": "The kubelet's sockets, and among its device plugins those of vfioctl-kubelet(1).",
     "/var/run/cdi": "The CDI files of vfioctl-cdi(1).",
     "~/.local/state/vfioctl/simulated": "The simulated hosts that were changed, and their ledgers.",
 }
