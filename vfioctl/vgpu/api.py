@@ -6,15 +6,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vfioctl.errors import BadSpec, VfioctlError
+from vfioctl.errors import BadSpec
 from vfioctl.inventory.api import LEDGER, InventoryApi, Waiting, until_released
+from vfioctl.kernel.host_paths import OWN_DEFINITIONS
+from vfioctl.kernel.lenient import names_in
 from vfioctl.vgpu.ledger.reading import recorded_if_possible
+from vfioctl.vgpu.model.kinds import may_be_pf
 from vfioctl.vgpu.model.vgpu import Strategy
 
 if TYPE_CHECKING:
     from vfioctl.core.change import Draft, Intent, Outcome, Plan
     from vfioctl.core.events import Cancel, Progress
     from vfioctl.core.restoring import Restored
+    from vfioctl.errors import VfioctlError
     from vfioctl.inventory.model.functions import Inventory
     from vfioctl.inventory.model.holders import Holders
     from vfioctl.session import Session
@@ -32,15 +36,22 @@ class VgpuApi:
         self._session, self._kernel = session, session.kernel
         self._devices = InventoryApi(session)
 
-    def vgpus(self, cards: Collection[str] | None = None) -> Vgpus:
+    def vgpus(
+        self,
+        cards: Collection[str] | None = None,
+        inventory: Inventory | None = None,
+        dialects: Collection[str] | None = None,
+    ) -> Vgpus:
         """The cards that offer vGPUs, and all vGPUs; those that vfioctl did not create are foreign.
 
-        `cards`: only these, by address."""
+        `cards`: only these, by address. `inventory`: of the whole host, if it has just been read. `dialects`: only
+        these; None for all."""
         from vfioctl.vgpu.probe.scan import VgpuScan
 
         # its workers read while the models are imported; wedged devices are not read
         (wedged, created, names), problem = recorded_if_possible(self._session)
-        scan = VgpuScan(self._kernel, suspects=wedged, cards=cards)
+        physical = None if inventory is None else [f.address for f in inventory.functions if may_be_pf(f)]
+        scan = VgpuScan(self._kernel, suspects=wedged, cards=cards, physical=physical, dialects=dialects)
         if problem:
             scan.problems.append((LEDGER, problem))
         from vfioctl.vgpu.model.lookup import with_owners
@@ -176,13 +187,14 @@ class VgpuApi:
         from vfioctl.vgpu.model.intents import RemoveVgpuIntent, asked
 
         def intent() -> RemoveVgpuIntent:
-            names = tuple(dict.fromkeys(subject(name) for name in self._whole_names(instances)))
+            names = tuple(dict.fromkeys(subject(name) for name in self.whole_names(instances)))
             return RemoveVgpuIntent(vgpus=names, foreign=foreign, definition=definition, force_holders=force_holders)
 
         wanted = asked(intent)
         return until_released(lambda: self._plan(wanted), wait=wait, waiting=waiting)
 
-    def _whole_names(self, words: Sequence[str]) -> list[str]:
+    def whole_names(self, words: Sequence[str]) -> list[str]:
+        """The ids of the vGPUs with these addresses, UUIDs or prefixes of UUIDs. Raises UnknownDevice, BadSpec."""
         from vfioctl.vgpu.model.lookup import instance_called, is_whole
 
         if all(map(is_whole, words)):
@@ -226,6 +238,15 @@ class VgpuApi:
 
         return self._plan(ProfileIntent(devices=(address,), parameters=tuple(values)), inventory)
 
+    def draft_kept(self, intent: Intent, names: Sequence[str]) -> Draft:
+        """The draft for an intent that makes vGPUs vfioctl's and persistent that exist, whoever created them.
+
+        Raises UnknownDevice, HostError for one that is only defined, DeviceInUse for one that does not answer or that
+        is defined as another type, BadSpec for VFs without a type."""
+        from vfioctl.vgpu.lifecycle.planning import Planning
+
+        return Planning(self._session, self._devices, None).keep(intent, names)
+
     def persistent(self) -> tuple[str, ...]:
         """The definitions of what is created at boot: paths below /etc in the order of creation, damaged files last."""
         persistent, damaged = self.definitions()
@@ -235,16 +256,9 @@ class VgpuApi:
         """The plan that creates what one definition defines; None when it exists already. Raises BadDocument for a
         damaged file, DeviceMissing if another device has the address, and what `plan_create` and `plan_vfs` raise."""
         from vfioctl.vgpu.lifecycle.planning import draft_persistent
-        from vfioctl.vgpu.model.persistent import own_definition_file, refuse_another
-        from vfioctl.vgpu.probe.persistent import read_own_definitions
 
-        draft = draft_persistent(file, *self.definitions(), self.vgpus, self._draft)
-        if draft is None:
-            return None
-        own, _ = read_own_definitions(self._kernel)
-        identities = {fact.subject: fact.values.get("identity") for fact in draft.facts}
-        refuse_another(file, {own_definition_file(each.device): each for each in own}.get(file), identities)
-        return self._session.plan(draft)
+        draft = draft_persistent(self._kernel, file, *self.definitions(), self.vgpus, self._draft)
+        return self._session.plan(draft) if draft else None
 
     def restore(
         self,
@@ -256,23 +270,22 @@ class VgpuApi:
     ) -> Restored:
         """First recovers a change that a reboot interrupted, then creates what is persistent and missing: VFs, then
         vGPUs, each even if others fail. `wait`: seconds to retry failures: a driver may not be loaded yet at boot."""
-        from vfioctl.core.restoring import restore
+        from vfioctl.core.restoring import recover_interrupted, restore
 
         if dry_run:
             return restore(self.persistent(), self.plan_persistent, None, {}, wait=wait)
-        interrupted = {}
-        try:
-            self._session.engine.recover(forward=False, of_this_boot=False)
-        except VfioctlError as error:
-            interrupted["recover"] = error
+        interrupted = recover_interrupted(self._session.engine)
         apply = partial(self._session.apply, progress=progress, cancel=cancel)
         return restore(self.persistent(), self.plan_persistent, apply, interrupted, wait=wait, cancel=cancel)
 
     def definitions(self) -> tuple[dict[str, Wanted], dict[str, str]]:
         """The intent of each definition, by path in the order of creation, and why others cannot be used."""
+        created = self.created()
+        if not any(record.persistent for record in created.values()) and not names_in(self._kernel, OWN_DEFINITIONS):
+            return {}, {}  # importing what reads them takes long
         from vfioctl.vgpu.probe.persistent import read_persistent
 
-        return read_persistent(self._kernel, self.created())
+        return read_persistent(self._kernel, created)
 
     def replan(self, intent: Intent) -> Plan:
         return self._plan(intent)

@@ -101,6 +101,22 @@ class TestTheirs:
         assert listed(ledger)[name].owner == OURS
         assert parameters(name) == "frame_rate_limiter=0", "as it is defined"
 
+    def test_is_taken_over_with_its_instance(self, parent: str, ledger: Path) -> None:
+        name = mdev.new_uuid()
+        mdevctl("define", "--uuid", name, "--parent", parent, "--type", KIND, "--auto")
+        mdevctl("start", "--uuid", name)
+        text = (DEFINITIONS / parent / name).read_text()
+        taken = vfioctl(ledger, "persist", "import", name[:8], "--yes")
+        assert taken.returncode == 0, taken.stderr
+        assert listed(ledger)[name].owner == OURS
+        assert (DEFINITIONS / parent / name).read_text() == text, "mdevctl's own words are vfioctl's"
+        mdevctl("stop", "--uuid", name)
+        restored = vfioctl(ledger, "persist", "restore", "--yes")
+        assert restored.returncode == 0, restored.stderr
+        assert mdev.instances() == {name}
+        assert vfioctl(ledger, "vgpu", "remove", name).returncode == 0
+        assert mdevctl("list", "--defined").split() == []
+
     def test_the_definition_stays_when_its_instance_goes(self, parent: str, ledger: Path) -> None:
         name = mdev.new_uuid()
         mdevctl("define", "--uuid", name, "--parent", parent, "--type", KIND)

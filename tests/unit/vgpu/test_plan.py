@@ -303,6 +303,7 @@ class TestKeeping:
             "version": 1,
             "device": VF,
             "card": PF,
+            "identity": "10de:25b6:10de:157e:030200",
             "type": "1155",
             "name": "NVIDIA L40S-4Q",
             "parameters": {"nvidia/placement_id": "8"},

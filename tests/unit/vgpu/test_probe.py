@@ -26,6 +26,7 @@ from vfioctl.kernel.recorded.capture import capture
 from vfioctl.kernel.recorded.host import Recorded
 from vfioctl.kernel.recorded.tree import Tree, form, parse
 from vfioctl.opening import open_session
+from vfioctl.session import Session
 from vfioctl.vgpu.dialects.dialect import described
 from vfioctl.vgpu.dialects.vendor import creatable, reported_types
 from vfioctl.vgpu.model.lookup import cards_called, instance_called, requested
@@ -717,3 +718,22 @@ import sys; from vfioctl.app import main; main(['vgpu', '{command}', '--host', '
     def test_the_library_says_what_a_card_is(self) -> None:
         found = Host.recorded("l40s")
         assert found.vgpu.titles(found.vgpu.vgpus().cards) == {"0000:41:00.0": "AD102GL [L40S]"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_inventory_names_the_pfs(name: str) -> None:
+    """Reading them from the inventory, or of one dialect only, gives no other vGPUs than looking at all functions."""
+    known = Host.recorded(name)
+    everything = known.vgpu.vgpus()
+    assert known.vgpu.vgpus(inventory=known.inventory()) == everything
+    of_mdev = known.vgpu.vgpus(dialects=(Dialect.MDEV,))
+    assert of_mdev.instances == tuple(vgpu for vgpu in everything.instances if vgpu.dialect == Dialect.MDEV)
+
+
+def test_a_pf_that_cannot_be_read_whole_is_one_still(tmp_path: Path) -> None:
+    tree = copy(original("mi300x-vf"))
+    file = next(path for path in tree.files if path.endswith("/sriov_totalvfs"))
+    tree.remove(file)
+    tree.put_refused(file, errno.EIO)
+    known = Host(Session(Recorded(tree, "a host"), tmp_path / "ledger.db"))
+    assert known.vgpu.vgpus(inventory=known.inventory()) == known.vgpu.vgpus()

@@ -17,24 +17,31 @@ TYPE = "vf"
 GPU_CLASSES = ("0x03", "0x1200")
 
 
+def physical_functions(kernel: FileReader, among: Iterable[str] | None = None) -> tuple[str, ...]:
+    """Return the GPUs that can have VFs. `among`: functions that may be such; None: all of the host."""
+    return tuple(
+        address
+        for address in (names_in(kernel, PCI_DEVICES) if among is None else among)
+        if PCI_ADDRESS.fullmatch(address)
+        and kernel.has(f"{PCI_DEVICES}/{address}/sriov_totalvfs")
+        and text_of(kernel, f"{PCI_DEVICES}/{address}/class").startswith(GPU_CLASSES)
+    )
+
+
 class SriovReader:
     """See `Dialect`."""
 
     dialect = "sriov"
     has_profiles = False
 
-    def __init__(self, kernel: FileReader) -> None:
-        self._kernel = kernel
+    def __init__(self, kernel: FileReader, physical: Iterable[str] | None = None) -> None:
+        """`physical`: what `physical_functions` returns, if that is known."""
+        self._kernel, self._physical = kernel, physical
 
     def parents(self) -> Iterable[str]:
-        for address in names_in(self._kernel, PCI_DEVICES):
-            home = f"{PCI_DEVICES}/{address}"
-            if (
-                PCI_ADDRESS.fullmatch(address)
-                and self._kernel.has(f"{home}/sriov_totalvfs")
-                and text_of(self._kernel, f"{home}/class").startswith(GPU_CLASSES)
-                and self._kernel.has(f"{home}/sriov_admin") == self.has_profiles
-            ):
+        known = physical_functions(self._kernel) if self._physical is None else self._physical
+        for address in known:
+            if self._kernel.has(f"{PCI_DEVICES}/{address}/sriov_admin") == self.has_profiles:
                 yield address
 
     def read(self, parent: str) -> Facts:

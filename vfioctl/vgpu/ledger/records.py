@@ -9,7 +9,7 @@ from vfioctl.core.change import JournalState, Plan
 from vfioctl.errors import Foreign
 from vfioctl.vgpu.ledger.reading import CREATED
 from vfioctl.vgpu.model.intents import RemoveVgpuIntent
-from vfioctl.vgpu.model.kinds import CHECK, DEFINITION, VF_COUNTS, VGPU_TYPE, changes_vfs, creates, removes
+from vfioctl.vgpu.model.kinds import CHECK, DEFINITION, VF_COUNTS, VGPU_TYPE, changes_vfs, creates, keeps, removes
 from vfioctl.vgpu.model.report import type_names_in
 
 # Earlier records of the same vGPU are kept: they are valid again after a rollback. A definition stays persistent.
@@ -55,11 +55,11 @@ def _refuse_foreign(db: sqlite3.Connection, plan: Plan, boot_id: str) -> None:
 
 
 def _to_be_created(plan: Plan) -> Iterator[tuple[str, str, str, bool]]:
-    """Id, card, place, and whether it is persistent, of each vGPU and of VFs that the plan creates."""
+    """Id, card, place, and whether it is persistent, of each vGPU and of VFs that the plan creates or takes over."""
     persistent = {change.subject for change in plan.changes_of(DEFINITION) if change.after}
     cards = [card for request in plan.checks if request.kind == CHECK for card in request.subjects]
     (card, *_) = cards or [""]
     for change in plan.changes:
-        if creates(change) or (changes_vfs(change) and change.after != "0"):
+        if creates(change) or keeps(change) or (changes_vfs(change) and change.after != "0"):
             place = f"{change.subject}/{change.after}" if change.kind == VGPU_TYPE else change.after
-            yield change.subject, card, place, change.subject in persistent
+            yield change.subject, card, place, change.subject in persistent or keeps(change)

@@ -14,7 +14,7 @@ from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.functions import Inventory
 from vfioctl.inventory.model.holders import Holders
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.kernel.protocol import PCI_ADDRESS
+from vfioctl.kernel.protocol import PCI_ADDRESS, FileReader
 from vfioctl.session import Session
 from vfioctl.units import Uuid
 from vfioctl.vgpu.ledger.journaled import claimed_and_lost
@@ -22,10 +22,11 @@ from vfioctl.vgpu.ledger.reading import Recorded, recorded
 from vfioctl.vgpu.model.intents import CreateVgpuIntent, ProfileIntent, RemoveVgpuIntent, SetVfsIntent
 from vfioctl.vgpu.model.kinds import VF_COUNTS
 from vfioctl.vgpu.model.lookup import cards_called
-from vfioctl.vgpu.model.persistent import definition_file, own_definition_file
+from vfioctl.vgpu.model.persistent import definition_file, own_definition_file, refuse_another
 from vfioctl.vgpu.model.vgpu import Vgpus, VgpuState
 from vfioctl.vgpu.placement.reserved import Reserved, reserved_mdevs
 from vfioctl.vgpu.plan.create import choose, plan_create
+from vfioctl.vgpu.plan.keep import plan_keep
 from vfioctl.vgpu.plan.remove import plan_remove
 from vfioctl.vgpu.plan.sriov import plan_profile, plan_vfs
 from vfioctl.vgpu.probe.persistent import read_own_definitions
@@ -56,6 +57,14 @@ class Planning:
         files = [definition_file(name, place.parent) for place, name in zip(chosen.places, names, strict=True)]
         texts = texts_of(self._kernel, files if intent.persistent else ())
         return plan_create(vgpus, intent, chosen, names, facts, texts)
+
+    def keep(self, intent: Intent, names: Sequence[str]) -> Draft:
+        """The draft that makes vGPUs persistent that exist. Raises what `plan_keep` raises."""
+        vgpus = read_affected(self._kernel, self._recorded, cards_of(self._kernel, names), names)
+        kept = [vgpu for vgpu in vgpus.instances if vgpu.id in names]
+        files = [v.definition.path if v.definition else definition_file(v.id, v.parent) for v in kept]
+        facts = self._facts(name for vgpu in kept for name in (vgpu.card, vgpu.parent))
+        return plan_keep(intent, names, vgpus, facts, texts_of(self._kernel, files), self._recorded.created)
 
     def _reserved_vfs(self, vgpus: Vgpus) -> Iterator[Reserved]:
         """The VFs that a definition gives a vGPU type at boot, and that have none now."""
@@ -132,6 +141,7 @@ _PLANNERS: Mapping[type[Intent], Callable[[Planning, Any], Draft]] = {
 
 
 def draft_persistent(
+    kernel: FileReader,
     file: str,
     found: Mapping[str, Intent],
     damaged: Mapping[str, str],
@@ -139,7 +149,7 @@ def draft_persistent(
     draft: Callable[[Intent], Draft],
 ) -> Draft | None:
     """The draft that creates what a definition defines; None when it exists already, or there is no such file. Raises
-    BadDocument for a damaged file, DeviceInUse when the PF has another number of VFs."""
+    BadDocument for a damaged file, DeviceInUse when the PF has another number of VFs, DeviceMissing for another PF."""
     if file in damaged:
         raise BadDocument(f"{file}: {damaged[file]}", hint="repair the file, or remove it")
     if file not in found or _exists(vgpus, found[file]):
@@ -152,6 +162,9 @@ def draft_persistent(
                 hint="keep them, or change the number",
                 next_command=f"vfioctl sriov set {change.subject} {change.after}",
             )
+    own = {own_definition_file(definition.device): definition for definition in read_own_definitions(kernel)[0]}
+    identities = {fact.subject: known for fact in drafted.facts if (known := fact.values.get("identity"))}
+    refuse_another(file, own.get(file), identities)
     return drafted
 
 

@@ -10,11 +10,14 @@ from vfioctl.units import UUID
 
 if TYPE_CHECKING:
     from vfioctl.core.change import Change, Key
+    from vfioctl.inventory.model.functions import Function
 
 MDEV = "mdev"
 """A mediated device, named by its UUID. Value: `PARENT/TYPE`, empty when it does not exist, or `ZOMBIE`."""
 VGPU_TYPE = "vGPU type"
 """NVIDIA's `current_vgpu_type` of a VF: a type id, or 0 when the VF is no vGPU."""
+KEPT = "kept vGPU"
+"""A vGPU that exists, and that vfioctl takes over as it is. Value: `PARENT/TYPE`; a VF is its own parent."""
 PARAMETER = "parameter"
 """A sysfs file of one vGPU, such as `nvidia/vgpu_params`. It is removed with the vGPU."""
 VF_COUNT = "VFs"
@@ -54,6 +57,11 @@ def creates(change: Change) -> bool:
 def removes(change: Change) -> bool:
     """Whether the change removes a vGPU."""
     return change.kind in VGPUS and change.before not in _NONE and change.after in _NONE
+
+
+def keeps(change: Change) -> bool:
+    """Whether the change takes over a vGPU as it is."""
+    return change.kind == KEPT
 
 
 def changes_vfs(change: Change) -> bool:
@@ -103,3 +111,8 @@ class PhysicalFunction(NamedTuple):
     """The text of vfioctl's definition of its VFs; empty when there is none."""
     gpu_instances: bool = False
     """Whether MIG is enabled on this GPU, or, if that is unknown, on any NVIDIA GPU of the host."""
+
+
+def may_be_pf(function: Function) -> bool:
+    """Return whether it is a GPU that may have VFs: also one that was not asked, or not read whole."""
+    return function.is_gpu and (function.sriov_totalvfs is not None or bool(function.unknown or function.mark))

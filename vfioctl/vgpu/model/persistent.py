@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
+from vfioctl.core.change import Fact
 from vfioctl.core.value import Value
 from vfioctl.errors import DeviceMissing
 from vfioctl.inventory.model.values import PciAddress
@@ -57,10 +58,12 @@ def definition_text(kind: str, parameters: Mapping[str, str]) -> str:
     return json.dumps({"mdev_type": kind, "start": "auto", "attrs": attributes}, indent=2)
 
 
-def vgpu_text(card: str, device: PciAddress, kind: VgpuType, parameters: Mapping[str, str]) -> str:
-    """The text of a definition in vfioctl's format, for a VF with a type."""
+def vgpu_text(card: str, device: PciAddress, kind: VgpuType, parameters: Mapping[str, str], identity: str = "") -> str:
+    """The text of a definition in vfioctl's format, for a VF with a type. `identity`: that of its PF."""
     name, own = kind.name[:100] or None, dict(parameters)
-    return OwnDefinition(device=device, card=PciAddress(card), type=kind.id, name=name, parameters=own).text
+    return OwnDefinition(
+        device=device, card=PciAddress(card), identity=identity, type=kind.id, name=name, parameters=own
+    ).text
 
 
 def vfs_text(physical: PciAddress, count: int, identity: str = "") -> str:
@@ -69,12 +72,17 @@ def vfs_text(physical: PciAddress, count: int, identity: str = "") -> str:
     return OwnDefinition(device=physical, card=physical, vfs=count, identity=identity).text
 
 
+def identity_in(facts: Mapping[str, Fact], card: str) -> str:
+    """The identity of a PF, from the facts of a plan; empty if the card is no PCI function."""
+    return str(facts[card].values.get("identity") or "") if card in facts else ""
+
+
 def refuse_another(file: str, definition: OwnDefinition | None, identities: Mapping[str, object]) -> None:
     """Raise DeviceMissing if the PF of a definition is another device now. `identities`: by address."""
     known = definition.identity if definition else ""
     if definition and known and identities.get(definition.card, known) != known:
         raise DeviceMissing(
-            f"{definition.card} is another device than when {file} was written: it gets no VFs",
+            f"{definition.card} is another device than when {file} was written: nothing is created on it",
             hint="vfioctl persist remove, if the device is gone for good",
         )
 

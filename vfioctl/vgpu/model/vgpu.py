@@ -190,6 +190,12 @@ class Vgpu:
     definition: Definition | None = None
     unknown: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def parameters(self) -> Mapping[str, str]:
+        """The parameters that it has now, by the file below its folder in sysfs."""
+        listed = self.attributes.get("vgpu_params", "").strip()
+        return {"nvidia/vgpu_params": listed} if listed else {}
+
 
 @value_class
 class Created:

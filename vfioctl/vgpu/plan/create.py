@@ -13,7 +13,7 @@ from vfioctl.units import Uuid
 from vfioctl.vgpu.model.intents import CreateVgpuIntent
 from vfioctl.vgpu.model.kinds import CHECK, MDEV, PARAMETER, VGPU_TYPE, own_folder, type_file
 from vfioctl.vgpu.model.lookup import long_address
-from vfioctl.vgpu.model.persistent import definition_file, definition_text, vgpu_text
+from vfioctl.vgpu.model.persistent import definition_file, definition_text, identity_in, vgpu_text
 from vfioctl.vgpu.model.report import type_name_facts
 from vfioctl.vgpu.model.vgpu import Dialect, VgpuCard, Vgpus, VgpuState
 from vfioctl.vgpu.placement.placement import Place, Placement, placed
@@ -101,7 +101,7 @@ def plan_create(
     cards = {card.id: card for card in vgpus.cards}
     changes: list[Change] = []
     for place, name in zip(chosen.places, names, strict=True):
-        changes += _created(cards[place.card], place, name, intent, vgpus, texts)
+        changes += _created(cards[place.card], place, name, intent, vgpus, facts, texts)
     concerned = tuple(dict.fromkeys(place.card for place in chosen.places))
     functions = {*concerned, *(place.parent for place in chosen.places)}
     unknown = (f"unknown: {w.subject}: {w.text}" for w in vgpus.warnings if w.subject in ("NVML", *concerned))
@@ -119,7 +119,13 @@ def plan_create(
 
 
 def _created(
-    card: VgpuCard, place: Place, subject: Uuid | PciAddress, intent: CreateVgpuIntent, vgpus: Vgpus, texts: Texts
+    card: VgpuCard,
+    place: Place,
+    subject: Uuid | PciAddress,
+    intent: CreateVgpuIntent,
+    vgpus: Vgpus,
+    facts: Facts,
+    texts: Texts,
 ) -> Iterator[Change]:
     wanted = intent.parameters
     if isinstance(subject, Uuid):
@@ -131,7 +137,7 @@ def _created(
     parameters = dict(_parameters(card, place.type, wanted, intent.count))
     yield from (_parameter(subject, name, value) for name, value in parameters.items())
     if intent.persistent:
-        yield _definition(card, place, subject, parameters, texts)
+        yield _definition(card, place, subject, parameters, identity_in(facts, card.id), texts)
 
 
 def _defined(uuid: Uuid, place: Place, vgpus: Vgpus) -> tuple[tuple[str, str], ...]:
@@ -139,7 +145,10 @@ def _defined(uuid: Uuid, place: Place, vgpus: Vgpus) -> tuple[tuple[str, str], .
     attributes: tuple[tuple[str, str], ...] = ()
     for vgpu in (vgpu for vgpu in vgpus.instances if vgpu.id == uuid):
         if vgpu.state is not VgpuState.DEFINED:
-            raise DeviceInUse(f"there is a vGPU {uuid} already, on {vgpu.parent}", hint="choose another --uuid")
+            raise DeviceInUse(
+                f"there is a vGPU {uuid} already, on {vgpu.parent}",
+                hint="choose another --uuid; vfioctl persist import has one that exists created at boot",
+            )
         if (vgpu.parent, vgpu.type) != (place.parent, place.type):
             raise DeviceInUse(
                 f"{uuid} is defined already, as {vgpu.type} on {vgpu.parent}",
@@ -150,13 +159,18 @@ def _defined(uuid: Uuid, place: Place, vgpus: Vgpus) -> tuple[tuple[str, str], .
 
 
 def _definition(
-    card: VgpuCard, place: Place, subject: Uuid | PciAddress, parameters: Mapping[str, str], texts: Texts
+    card: VgpuCard,
+    place: Place,
+    subject: Uuid | PciAddress,
+    parameters: Mapping[str, str],
+    identity: str,
+    texts: Texts,
 ) -> Change:
     file = definition_file(subject, place.parent)
     before = texts.get(file, "")
     if isinstance(subject, PciAddress):
         kind = next(kind for kind in card.types if kind.id == place.type)
-        return definition_change(file, subject, before, vgpu_text(card.id, subject, kind, parameters))
+        return definition_change(file, subject, before, vgpu_text(card.id, subject, kind, parameters, identity))
     text = definition_text(place.type, parameters)
     if before not in ("", text):  # other definitions are vfioctl's
         raise DeviceInUse(f"{file} says something else already", hint="remove it first, or leave out --persistent")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import chain
 
 from vfioctl.errors import KernelRefused
@@ -10,7 +11,7 @@ from vfioctl.kernel.lenient import failure_of
 from vfioctl.kernel.protocol import PCI_ADDRESS, PCI_DEVICES, FileReader, Reader, Unanswered
 from vfioctl.vgpu.dialects.dialect import Dialect, Facts, card_of
 from vfioctl.vgpu.dialects.mdev import MdevReader
-from vfioctl.vgpu.dialects.sriov import SriovReader, XeReader
+from vfioctl.vgpu.dialects.sriov import SriovReader, XeReader, physical_functions
 from vfioctl.vgpu.dialects.vendor import VendorReader
 
 _NO_FACTS = "no facts from the NVIDIA driver"
@@ -30,20 +31,34 @@ class VgpuScan:
         suspects: Collection[str] = (),
         cards: Collection[str] | None = None,
         types: bool = True,
+        physical: Collection[str] | None = None,
+        dialects: Collection[str] | None = None,
     ) -> None:
         """`suspects`: functions whose attributes may block; neither they nor their VFs are read. `cards`: only these;
-        None: all. `types`: whether NVML is asked for the types of cards whose sysfs files do not have the numbers."""
-        self._kernel, self._only = kernel, cards
+        None: all. `types`: whether NVML is asked for the types of cards whose sysfs files do not have the numbers.
+        `physical`: the functions that may be PFs, if they are known: looking at all of the host takes long.
+        `dialects`: only these are read; None: all."""
+        self._kernel, self._only, self._physical = kernel, cards, physical
         self.problems: list[tuple[str, str]] = []
         """Each subject that could not be read, with the reason."""
         self._answers: list[Iterator[tuple[str, Facts | str | Unanswered]]] = []
         self._cards: dict[str, str] = {}
-        for reader in READERS:
+        for reader in (reader for reader in READERS if dialects is None or reader.dialect in dialects):
             if cards is not None and self._cards.keys() >= set(cards):
                 break
-            self._begin(reader.dialect, list(reader(kernel).parents()), suspects)
+            self._begin(reader.dialect, self._parents(reader), suspects)
         self._asked = [c for c, dialect in self._cards.items() if dialect == VendorReader.dialect] if types else []
         self._nvml = kernel.nvml(self._asked, types=True) if self._asked else None
+
+    def _parents(self, reader: type[Dialect]) -> Sequence[str]:
+        if issubclass(reader, SriovReader):
+            return tuple(reader(self._kernel, self._physical_functions).parents())
+        return tuple(reader(self._kernel).parents())
+
+    @cached_property
+    def _physical_functions(self) -> tuple[str, ...]:
+        """The PFs: two dialects ask for them."""
+        return physical_functions(self._kernel, self._physical)
 
     def _begin(self, dialect: str, parents: Sequence[str], suspects: Collection[str]) -> None:
         """Starts workers that read the parents of one dialect, except on cards that an earlier dialect reads. Workers
