@@ -12,9 +12,9 @@ from vfioctl.errors import BadSpec, DeviceInUse, KernelRefused
 from vfioctl.inventory.api import InventoryApi, Waiting, has_aliases, until_released
 
 if TYPE_CHECKING:
-    from vfioctl.binding.model.definition import DeviceDefinition
     from vfioctl.binding.model.intents import BindIntent, ResetIntent, RomIntent, UnbindIntent
     from vfioctl.binding.model.rom import Rom
+    from vfioctl.binding.probe.at_boot import AtBoot
     from vfioctl.core.change import Change, Draft, Intent, Plan
     from vfioctl.core.events import Cancel, Progress
     from vfioctl.inventory.api import Processes
@@ -149,7 +149,7 @@ class BindingApi:
         except DeviceInUse:
             self._session.refuse_parts(chosen)
             raise
-        return self._session.plan(draft)
+        return self._session.plan(self.noted(draft))
 
     def _bind(self, inventory: Inventory, intent: BindIntent, processes: Processes) -> Draft:
         from vfioctl.binding.model.conditions import Circumstances
@@ -164,7 +164,8 @@ class BindingApi:
         readings, idle = read_settings(self._kernel, concerned, units), idle_devices_sleep(self._kernel)
         circumstances = Circumstances(holders=holders, readings=readings, idle_devices_sleep=idle)
         if intent.persistent:
-            at_boot, moved = self.at_boot([f.address for f in concerned]), self._moved(inventory, concerned)
+            at_boot = self.at_boot.texts([f.address for f in concerned])
+            moved = self.at_boot.moved(inventory, concerned)
             circumstances = replace(circumstances, at_boot=at_boot, moved=moved)
         return plan_bind(inventory, intent, circumstances)
 
@@ -177,7 +178,7 @@ class BindingApi:
         concerned, holders = self._affected(inventory, intent.devices, processes)
         identities = {function.address: function.identity for function in inventory.functions}
         selective = any(same_driver(n, intent.driver) and has_aliases(self._kernel, n) for n in inventory.drivers)
-        at_boot, store = self.at_boot([f.address for f in concerned]), self._session.store
+        at_boot, store = self.at_boot.texts([f.address for f in concerned]), self._session.store
         circumstances = Circumstances(holders=holders, selective=selective, at_boot=at_boot)
         if not self._session.has_ledger:  # no boot id is needed then
             return plan_unbind(inventory, intent, {}, circumstances)
@@ -186,25 +187,19 @@ class BindingApi:
         recorded = recorded_settings(store, self._session.registry, boot_id=boot_id)
         return plan_unbind(inventory, intent, records, circumstances, self._restoring(recorded))
 
-    def definitions(self) -> tuple[Mapping[str, DeviceDefinition], Mapping[str, str]]:
-        """Return the definitions of devices that are bound at boot, by path, and why others cannot be used."""
-        from vfioctl.binding.probe.definitions import read_definitions
+    def noted(self, draft: Draft) -> Draft:
+        """Return a draft with a note if it changes a definition that the initramfs may have."""
+        from vfioctl.binding.model.definition import DEFINITION
+        from vfioctl.kernel.initramfs import renewal_notes
 
-        return read_definitions(self._kernel)
+        return draft.noting(*renewal_notes(self._kernel)) if DEFINITION in {c.kind for c in draft.changes} else draft
 
-    def at_boot(self, addresses: Sequence[PciAddress]) -> Mapping[PciAddress, tuple[str, str]]:
-        """Return the texts of the definition and the udev rule of each function; empty where there is no file."""
-        from vfioctl.binding.probe.definitions import read_files
+    @property
+    def at_boot(self) -> AtBoot:
+        """What a boot binds to VFIO."""
+        from vfioctl.binding.probe.at_boot import AtBoot
 
-        return read_files(self._kernel, addresses)
-
-    def _moved(self, inventory: Inventory, functions: Sequence[Function]) -> Mapping[PciAddress, tuple[str, str]]:
-        """Return the files of earlier addresses of these functions."""
-        from vfioctl.binding.model.definition import locate
-
-        here, (definitions, _) = {function.address for function in functions}, self.definitions()
-        known = ((definition.address, locate(definition, inventory).address) for definition in definitions.values())
-        return self.at_boot([before for before, now in known if now in here and before != now])
+        return AtBoot(self._kernel)
 
     def _restoring(self, recorded: Sequence[Change]) -> tuple[Change, ...]:
         """Return the changes that restore recorded settings; a value that someone else has set since is left alone."""

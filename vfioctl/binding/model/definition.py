@@ -19,7 +19,7 @@ from vfioctl.core.frozen import value_class
 from vfioctl.core.value import Value
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.values import PciAddress
-from vfioctl.kernel.host_paths import DEVICES, UDEV_RULES
+from vfioctl.kernel.host_paths import DEVICE_RULE, DEVICES, UDEV_RULES
 from vfioctl.untrusted_text import parse_toml
 
 DEFINITION, RULE = "device definition", "udev rule"
@@ -122,7 +122,7 @@ def definition_file(address: str) -> str:
 
 def rule_file(address: str) -> str:
     """The path of the udev rule of a function. It precedes 62-vfioctl-boot.rules, and udev's 80-drivers.rules."""
-    return f"{UDEV_RULES}/61-vfioctl-{address}.rules"
+    return f"{UDEV_RULES}/{DEVICE_RULE.format(address)}"
 
 
 def path_of(inventory: Inventory, function: Function) -> str:

@@ -24,7 +24,7 @@ def read_definitions(kernel: FileReader) -> tuple[dict[str, DeviceDefinition], d
         if not name.endswith(".toml") or name.startswith("."):
             continue
         try:
-            definition = DeviceDefinition.parse(kernel.read(path))
+            definition = DeviceDefinition.parse(text := kernel.read(path))
         except KernelRefused as error:
             damaged[path] = error.symbol
         except ValidationError as error:
@@ -32,10 +32,12 @@ def read_definitions(kernel: FileReader) -> tuple[dict[str, DeviceDefinition], d
         except ValueError as error:  # of the parser
             damaged[path] = f"no TOML: {str(error)[:80]}"
         else:
-            if definition.address == address and PCI_ADDRESS.fullmatch(address):
-                definitions[path] = definition
-            else:
+            if definition.address != address or not PCI_ADDRESS.fullmatch(address):
                 damaged[path] = f"it is about {definition.address}, and named otherwise"
+            elif odd := _unlike(text, definition):
+                damaged[path] = f"vfioctl-early does not read this line: {odd}"
+            else:
+                definitions[path] = definition
     return definitions, damaged
 
 
@@ -48,3 +50,9 @@ def read_files(kernel: FileReader, addresses: Iterable[PciAddress]) -> Mapping[P
         return kernel.read(path) if kernel.has(path) else ""
 
     return {address: (text(definition_file(address)), text(rule_file(address))) for address in addresses}
+
+
+def _unlike(text: str, definition: DeviceDefinition) -> str:
+    """Return the first line that is not as vfioctl writes it, which is all that a boot's shell script reads."""
+    known = {"", *definition.text.splitlines()}
+    return next((line[:60] for line in text.splitlines() if line not in known and not line.startswith("#")), "")
