@@ -4,6 +4,7 @@ calls `place` inside a transaction, so that what is taken cannot change before t
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -15,11 +16,13 @@ from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.numa_affinity import on_nodes
 from vfioctl.inventory.model.scope import scope_of
 from vfioctl.inventory.model.values import PciAddress, Subject
-from vfioctl.placement.choosing.preconditions import exceeded
+from vfioctl.placement.choosing.preconditions import exceeded, is_called, refusal, refusal_of_mdev
+from vfioctl.placement.choosing.preferred import on_few_nodes
 from vfioctl.placement.explaining.reasons import no_capacity, why_not_isolated
 from vfioctl.placement.model.capacity import Capacity, Context, VgpuCreation
+from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.placement.model.settings import Missing, missing_in
-from vfioctl.placement.place import candidates, place, refused
+from vfioctl.placement.place import candidates, place, preferred, refused
 from vfioctl.placement.probe.capacity import read_capacity, read_total_pages
 from vfioctl.placement.probe.topology import read_online
 from vfioctl.units import Uuid
@@ -29,7 +32,6 @@ if TYPE_CHECKING:
     from vfioctl.inventory.model.functions import Function, Inventory
     from vfioctl.inventory.model.holders import Holder
     from vfioctl.placement.model.claims import Taken
-    from vfioctl.placement.model.request import ClaimRequest
     from vfioctl.placement.model.settings import ClaimSettings
     from vfioctl.session import Session
     from vfioctl.vgpu.api import VgpuApi
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 __all__ = ["NO_CONTEXT", "PlacementApi", "exceeded", "place", "why_not_isolated"]
 NO_CONTEXT = Context()
 _CLAIMS = "claims"
+_ANYBODY = "user/anybody"
+"""Who asks where no quota counts."""
 _TOO_FEW = "it has room for one, but not for all"
 
 
@@ -55,15 +59,23 @@ class PlacementApi:
         inventory, settings = self._devices.inventory(nvml=False), self._session.settings(_CLAIMS)
         return read_capacity(self._session.kernel, inventory, taken, settings, cpus=cpus)
 
-    def read(self, request: ClaimRequest, taken: Taken, context: Context = NO_CONTEXT) -> Capacity:
-        """Return what `place` decides a request from; vGPUs are planned already. Raises BadSpec for an unknown NUMA
-        node, NoCapacity if the vGPUs do not fit."""
+    def read(
+        self, request: ClaimRequest, taken: Taken, context: Context = NO_CONTEXT, *, near: bool = False
+    ) -> Capacity:
+        """Return what `place` decides a request from; vGPUs are planned already. `near`: only the devices that it names
+        and what is near them, if it asks for nothing else. Raises BadSpec for an unknown NUMA node, NoCapacity if the
+        vGPUs do not fit."""
         # NVML takes long, and reports no more of the devices than their memory and names
         nvml = bool(request.memory_min or request.model)
-        inventory = on_nodes(self._devices.inventory(nvml=nvml), context.nodes)
+        alone = near and request.names_all
+        read_of = self._devices.inventory(nvml=nvml, near=request.devices if alone else None)
+        inventory = on_nodes(read_of, context.nodes)
         _refuse_unknown_node(request, inventory)
         settings, links, cpus = self._session.settings(_CLAIMS), request.gpus > 1, request.cpus > 0
-        read = read_capacity(self._session.kernel, inventory, taken, settings, links=links, cpus=cpus)
+        if alone:
+            read = Capacity(inventory=inventory, taken=taken, settings=settings)
+        else:
+            read = read_capacity(self._session.kernel, inventory, taken, settings, links=links, cpus=cpus)
         guests = {cpu: guest for cpu, guest in read.pinned.items() if cpu not in context.own_cpus}
         capacity = replace(
             read,
@@ -106,20 +118,90 @@ class PlacementApi:
 
     def _held(self, request: ClaimRequest, capacity: Capacity) -> Mapping[PciAddress, str]:
         """Return which GPUs that could be chosen are in use, each with by whom: their change would be refused."""
-        inventory, refusals = capacity.inventory, refused(request, capacity)
+        refusals = refused(request, capacity)
+        free = [gpu for gpu in candidates(capacity) if gpu.address not in refusals]
+        return self._in_use(free, capacity.inventory, drivers=request.bind)
+
+    def _in_use(
+        self, functions: Sequence[Function], inventory: Inventory, *, drivers: bool
+    ) -> Mapping[PciAddress, str]:
         scopes = {
-            gpu.address: (gpu.address, *scope.own, *scope.foreign)
-            for gpu in candidates(capacity)
-            if gpu.address not in refusals
-            for scope in (scope_of(inventory, (gpu.address,)),)
+            function.address: (function.address, *scope.own, *scope.foreign)
+            for function in functions
+            for scope in (scope_of(inventory, (function.address,)),)
         }
-        functions = dict.fromkeys(address for scope in scopes.values() for address in scope)
+        together = dict.fromkeys(address for scope in scopes.values() for address in scope)
         try:
-            refusing = self.holders([inventory.by_address[f] for f in functions], (), inventory, drivers=request.bind)
+            refusing = self.holders([inventory.by_address[f] for f in together], (), inventory, drivers=drivers)
         except VfioctlError:  # it is raised again when the plan is made for the claim
             return {}
         names = {gpu: [holder.name for holder in refusing if holder.address in scope] for gpu, scope in scopes.items()}
         return {gpu: f"held by {some_of(dict.fromkeys(holders), 2)}" for gpu, holders in names.items() if holders}
+
+    def why_not(
+        self, functions: Sequence[Function], inventory: Inventory, taken: Taken, *, bind: bool
+    ) -> Mapping[PciAddress, str]:
+        """Return why a claim that names one of these functions would not get it now; those that it would get are left
+        out. `bind`: whether the claim would bind it to VFIO."""
+        capacity = Capacity(inventory=inventory, taken=taken, settings=self._session.settings(_CLAIMS))
+        request = ClaimRequest(owner=_ANYBODY, gpus=1, bind=bind)
+        reasons = {f.address: why for f in functions if (why := refusal(f, request, capacity, [f.address]))}
+        free = [function for function in functions if function.address not in reasons]
+        return {**reasons, **self._in_use(free, inventory, drivers=bind)}
+
+    def why_not_mdevs(self, mdevs: Mapping[Uuid, str], inventory: Inventory, taken: Taken) -> Mapping[Uuid, str]:
+        """Return why a claim would not get mediated devices that exist, as `why_not` does. `mdevs`: with parents."""
+        capacity = Capacity(inventory=inventory, taken=taken, settings=self._session.settings(_CLAIMS))
+        functions: Mapping[str, Function] = {f.address: f for f in inventory.functions}
+        parents: Mapping[Uuid, Function | str] = {mdev: functions.get(name, name) for mdev, name in mdevs.items()}
+        reasons = {m: why for m, parent in parents.items() if (why := refusal_of_mdev(m, parent, capacity))}
+        held = self.holders((), [m for m in mdevs if m not in reasons], inventory, drivers=False)
+        return {**reasons, **{Uuid(holder.address): f"held by {holder.name}" for holder in held}}
+
+    def why_not_on(
+        self, parents: Sequence[Function], kind: str, inventory: Inventory, taken: Taken
+    ) -> Mapping[PciAddress, str]:
+        """Return why a claim would not get vGPUs of a type that are created on these functions, as `why_not` does."""
+        capacity = Capacity(inventory=inventory, taken=taken, settings=self._session.settings(_CLAIMS))
+        request = ClaimRequest(owner=_ANYBODY, vgpu=kind)
+        gpus = {f.address: inventory.by_address.get(f.physfn, f) if f.physfn else f for f in parents}
+        reasons = {parent: refusal(gpu, request, capacity) for parent, gpu in gpus.items()}
+        return {parent: why for parent, why in reasons.items() if why}
+
+    def are_of(self, words: Collection[str], functions: Sequence[Function]) -> Mapping[PciAddress, Function]:
+        """Return the functions that one of these words means: an address, `vendor:device`, an alias of the settings,
+        or a part of the name; all of them if there are no words."""
+        settings = self._session.settings(_CLAIMS)
+        return {f.address: f for f in functions if not words or any(is_called(f, word, settings) for word in words)}
+
+    def prefer(
+        self,
+        available: Sequence[Subject],
+        must: Sequence[Subject],
+        count: int,
+        taken: Taken,
+        nodes: Mapping[Subject, int | None],
+    ) -> tuple[Subject, ...]:
+        """Return the `count` of these devices that a claim of that number would choose, with those of `must`: on few
+        NUMA nodes, close by PCIe, of one model. `nodes`: their NUMA nodes, for what is no whole GPU."""
+        functions = [device for device in available if isinstance(device, PciAddress)]
+        wanted = count - len(must)
+        if wanted > 0 and len(functions) == len(available):
+            with suppress(VfioctlError):  # such as a GPU that was claimed a moment ago: this is only advice
+                return self._best(functions, [m for m in must if isinstance(m, PciAddress)], wanted, taken)
+        return on_few_nodes(available, must, count, nodes)
+
+    def _best(
+        self, available: Sequence[PciAddress], must: Sequence[PciAddress], wanted: int, taken: Taken
+    ) -> tuple[Subject, ...]:
+        inventory = self._devices.inventory(nvml=False)
+        if gone := {*available, *must}.difference(inventory.by_address):
+            raise NoCapacity(f"{some_of(sorted(gone), 3)} cannot be chosen: it is gone")
+        virtual = all(inventory.by_address[device].is_vf for device in available)
+        request = ClaimRequest(owner=_ANYBODY, devices=tuple(must), gpus=wanted, virtual=virtual, bind=False)
+        capacity = Capacity(inventory=inventory, taken=taken, settings=self._session.settings(_CLAIMS))
+        chosen = preferred(request, capacity, tuple(device for device in available if device not in must))
+        return (*must, *chosen)
 
     def free_vgpus(self, word: str, taken: Taken, exclude: Collection[str]) -> tuple[Subject, ...]:
         """Return existing vGPUs that no claim has and nobody has open, on as few NUMA nodes as possible. `word`: TYPE
@@ -173,7 +255,14 @@ class PlacementApi:
         exclude = (*capacity.taken.whole, *(parent for card in cards for parent in (card.address, *card.virtfns)))
         offers = {card.id: why_none(card, request.vgpu, numa=node) for card in self._vgpus.vgpus().cards}
         try:
-            plan = self._vgpus.plan_create(request.vgpu, numa=node, count=request.vgpus, exclude=exclude)
+            plan = self._vgpus.plan_create(
+                request.vgpu,
+                parent=request.parent or None,
+                numa=node,
+                count=request.vgpus,
+                uuids=request.uuids,
+                exclude=exclude,
+            )
         except NoCapacity as error:
             if not refusals:
                 raise

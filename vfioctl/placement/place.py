@@ -130,6 +130,19 @@ def _gpus_for(request: ClaimRequest, capacity: Capacity) -> tuple[Pool, tuple[Pc
     return pool, chosen, rejections(pool, chosen, gpus, reasons)
 
 
+def preferred(request: ClaimRequest, capacity: Capacity, gpus: tuple[PciAddress, ...]) -> tuple[PciAddress, ...]:
+    """Return those of these GPUs that a request would get, of the model of those that it names if there are enough.
+    Raises NoCapacity."""
+    by_address = capacity.inventory.by_address
+    models = {model_of(by_address[device]) for device in request.devices if isinstance(device, PciAddress)}
+    alike = tuple(gpu for gpu in gpus if model_of(by_address[gpu]) in models)
+    pools = [Pool(request, capacity, some) for some in (alike, gpus) if len(some) >= request.gpus]
+    for pool in pools:
+        if chosen := _of_one_model(pool) or pool.choice():
+            return chosen
+    raise NoCapacity(f"no {request.gpus} of these GPUs can be chosen together")
+
+
 def _of_one_model(pool: Pool) -> tuple[PciAddress, ...] | None:
     """Return the best choice of GPUs with the same ids; None if no model has as many."""
     models: dict[tuple[str, str], list[PciAddress]] = {}

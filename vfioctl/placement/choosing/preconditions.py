@@ -12,9 +12,9 @@ from vfioctl.inventory.model.scope import Scope, scope_of
 from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.choosing.node_resources import node_of
 from vfioctl.placement.model.capacity import Capacity
-from vfioctl.placement.model.claims import Owner, Taken
+from vfioctl.placement.model.claims import PROVISIONAL, Owner, Taken
 from vfioctl.placement.model.request import ClaimRequest
-from vfioctl.placement.model.settings import Mode
+from vfioctl.placement.model.settings import ClaimSettings, Mode
 from vfioctl.units import format_size
 
 BOOT_DISPLAY = "it is the boot display"
@@ -148,7 +148,16 @@ def _unlike(function: Function, request: ClaimRequest, capacity: Capacity) -> It
 
 def is_model(function: Function, model: str, capacity: Capacity) -> bool:
     """Return whether a GPU is of a model: an alias, its ids, or a part of its name, in capitals or not."""
-    aliases = {name.lower(): parts for name, parts in capacity.settings.models.items()}
+    return _is_model(function, model, capacity.settings)
+
+
+def is_called(function: Function, word: str, settings: ClaimSettings) -> bool:
+    """Return whether a word means a function: its address, that of its PF, or its model."""
+    return word in (function.address, function.physfn) or _is_model(function, word, settings)
+
+
+def _is_model(function: Function, model: str, settings: ClaimSettings) -> bool:
+    aliases = {name.lower(): parts for name, parts in settings.models.items()}
     name = f"{function.title} {function.device_name or ''} {function.subsystem_name or ''}".lower()
     ids = f"{function.vendor_id}:{function.device_id}"
     return any(part.lower() == ids or part.lower() in name for part in aliases.get(model.lower(), (model,)))
@@ -182,7 +191,8 @@ def exceeded(quotas: Mapping[str, int], taken: Taken, owner: str, labels: Mappin
 
 
 def _counted(taken: Taken, owner: str, labels: Mapping[str, str]) -> Iterator[tuple[str, int]]:
-    yield owner, taken.owners.get(Owner(owner), 0)
+    if owner != PROVISIONAL:
+        yield owner, taken.owners.get(Owner(owner), 0)
     for label, value in sorted(labels.items()):
         yield f"{label}={value}", taken.labels.get((label, value), 0)
 

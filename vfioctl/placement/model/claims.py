@@ -40,6 +40,10 @@ class Owner(str):
         return self.partition("/")[2]
 
 
+PROVISIONAL = Owner("pod/_/_/_")
+"""The owner of a claim whose pod is not known yet, for which no quota counts. Kubernetes has no names with `_`."""
+
+
 class Hugepages(NamedTuple):
     """Hugepages of one size (bytes) on one NUMA node."""
 

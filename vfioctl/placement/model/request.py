@@ -12,10 +12,11 @@ from vfioctl.core.limits import FORBID
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.model.values import Subject
 from vfioctl.placement.model.claims import Hugepages, Owner
-from vfioctl.units import exact_size
+from vfioctl.units import Uuid, exact_size
 
 MOST_GPUS, MOST_CPUS, MOST_BYTES, MOST_SECONDS = 1024, 8192, 1 << 50, 10 * 365 * 24 * 3600
 _LONGEST, _LONGEST_LABEL = 255, 253
+_ADDED = frozenset({"parent", "uuids"})
 _RANGES = (
     ("gpus", 0, MOST_GPUS),
     ("vgpus", 1, MOST_GPUS),
@@ -44,6 +45,10 @@ class ClaimRequest:
     """vGPUs of this type, which are created."""
     vgpus: int = 1
     """Number of them."""
+    parent: str = ""
+    """The parent, or the card, that these vGPUs are created on."""
+    uuids: tuple[Uuid, ...] = ()
+    """The UUIDs of those that are mediated devices; generated if empty."""
     numa: Literal["any", "same"] | int = "any"
     """A node, one node for all of them, or any."""
     model: str = ""
@@ -72,8 +77,8 @@ class ClaimRequest:
             if not least <= (value := getattr(self, name)) <= most:
                 highest = exact_size(most) if most == MOST_BYTES else most
                 raise BadSpec(f"{name} must be " + (f"at least {least}" if value < least else f"at most {highest}"))
-        if max(len(self.vgpu), len(self.model)) > _LONGEST:
-            raise BadSpec(f"the name of a type or a model is longer than {_LONGEST} characters")
+        if max(len(self.vgpu), len(self.model), len(self.parent)) > _LONGEST:
+            raise BadSpec(f"the name of a type, a model or a parent is longer than {_LONGEST} characters")
         if max(map(len, (self.devices, self.exact_cpus, self.exact_hugepages))) > MOST_CPUS:
             raise BadSpec("a claim cannot have that many devices, CPUs or hugepages")
         if self.ttl is not None and not 0 < self.ttl <= MOST_SECONDS:
@@ -81,6 +86,15 @@ class ClaimRequest:
         if any(len(text) > _LONGEST_LABEL for label in self.labels.items() for text in label):
             raise BadSpec(f"a label is longer than {_LONGEST_LABEL} characters")
 
+    @property
+    def names_all(self) -> bool:
+        """Whether it names all devices that it gets, and asks for nothing near them: no other part of a host counts."""
+        asks = self.gpus or self.vgpu or self.model or self.memory_min or self.cpus or self.hugepages
+        return bool(self.devices) and not (asks or self.exact_cpus or self.exact_hugepages)
+
     def canonical(self) -> str:
-        """Return JSON with sorted keys and no spaces: equal requests give equal text."""
-        return json.dumps({**asdict(self), "labels": dict(self.labels)}, sort_keys=True, separators=(",", ":"))
+        """Return JSON with sorted keys and no spaces: equal requests give equal text, in each release: what was added
+        after the first is left out if it asks for nothing."""
+        values = {**asdict(self), "labels": dict(self.labels)}
+        asked = {name: value for name, value in values.items() if value or name not in _ADDED}
+        return json.dumps(asked, sort_keys=True, separators=(",", ":"))
