@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from vfioctl.access.model.record import FILE, node_of
+from vfioctl.access.model.record import FILE, PERMISSIONS, node_of
 from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.model.access import ACCESS, Access, labelled_access
 from vfioctl.claims.model.claim import Claim, ClaimState
@@ -38,14 +38,13 @@ class AccessApi:
 
     def differences(self, inventory: Inventory, mdevs: Sequence[Vgpu]) -> Iterator[Difference]:
         """Yield the nodes that somebody may open who may not, or may not open who may."""
-        from vfioctl.access.model.intents import PERMISSIONS
-        from vfioctl.claims.model.difference import Difference, DifferenceKind, Fix
-
-        if self._session.reads_published:  # which lacks the labels of claims
+        if self._session.reads_published and self._claims.hides_labels(self._claims.claims()):
             return
         claims, given = self._naming(), self._given()
         if not claims and not given:
             return
+        from vfioctl.claims.model.difference import Difference, DifferenceKind, Fix
+
         subjects = {str(f.address): (f.vfio_group, f.vfio_cdev) for f in inventory.functions}
         subjects |= {str(vgpu.id): (vgpu.vfio_group, vgpu.vfio_cdev) for vgpu in mdevs}
         nodes = {node: claim for claim in claims for d in claim.devices for node in subjects.get(d.subject, ()) if node}

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar
 
-from vfioctl.access.model.intents import NOTE, PERMISSIONS
-from vfioctl.access.model.record import FILE, FORM, NODE, node_of, record_in, subject_of
+from vfioctl.access.model.record import FILE, FORM, NODE, NOTE, PERMISSIONS, node_of, record_in, subject_of
 from vfioctl.core.action import Action, Context
 from vfioctl.core.change import Change, Phase, Step
 from vfioctl.core.resource import Description, FileResource, WholeFile

@@ -18,13 +18,14 @@ from vfioctl.claims.model.access import ACCESS, Access
 from vfioctl.claims.model.claim import Claim, Claimed, ClaimState
 from vfioctl.errors import BadSpec, NoCapacity, NotPermitted
 from vfioctl.inventory.api import InventoryApi, Waiting, until_released
-from vfioctl.placement.model.claims import Owner
+from vfioctl.placement.model.claims import PROVISIONAL, Owner
 from vfioctl.signals import deferred
 
 if TYPE_CHECKING:
     from vfioctl.claims.model.claim import Event, Nodes, Stale
     from vfioctl.claims.reconcile.reconcile import Reconciling
     from vfioctl.core.change import Plan
+    from vfioctl.core.events import Cancel
     from vfioctl.inventory.model.values import Subject
     from vfioctl.placement.model.capacity import Capacity, Context
     from vfioctl.placement.model.claims import Taken
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 NO_LABELS: Mapping[str, str] = {}
 _PAUSE, _LONGEST_PAUSE = 0.2, 2.0
 """Seconds between looks at the ledger's files, and at most between two readings: equal stamps are no proof."""
+_MEMORY = "c 1:1"
+"""The number of /dev/mem, which only privileged containers have (Linux, Documentation/admin-guide/devices.txt)."""
 ENDED = "only root may read claims that have ended"
 
 
@@ -49,7 +52,8 @@ class ClaimsApi(Creation):
     def claims(self, *, live_only: bool = True) -> tuple[Claim, ...]:
         """Return the claims, the newest first. Raises StoreDamaged; NotPermitted for ordinary users who want all.
 
-        Ordinary users get what root publishes: no labels, keys, command lines, nor what went wrong."""
+        Ordinary users get what root publishes: no labels, keys, command lines, nor what went wrong, unless they are
+        members of the group vfioctl."""
         if not self._session.reads_published:
             return self.ledger.claims(live_only=live_only)
         if not live_only:
@@ -57,8 +61,15 @@ class ClaimsApi(Creation):
         return claims_published(self._session.published.read().records.get("claims"))
 
     def labelled(self, label: str) -> tuple[Claim, ...]:
-        """Return the live claims with a label; none for ordinary users, to whom labels are not published."""
-        return () if self._session.reads_published else self.ledger.labelled(label)
+        """Return the live claims with a label; none for users to whom labels are not published."""
+        if self._session.reads_published:
+            return tuple(claim for claim in self.claims() if label in claim.labels)
+        return self.ledger.labelled(label)
+
+    def hides_labels(self, claims: Collection[Claim]) -> bool:
+        """Return whether the labels of these claims are not published to this user. The command lines are not, either,
+        and each claim has one."""
+        return self._session.reads_published and bool(claims) and not any(claim.command for claim in claims)
 
     def claim(self, name: str) -> Claim:
         """Return the claim with this id, or the only one whose id begins so. Raises BadSpec, StoreDamaged; NotPermitted
@@ -133,6 +144,16 @@ class ClaimsApi(Creation):
         capacity = self._placement.read(request, taken, context or NO_CONTEXT)
         return draft(request, capacity, taken).placement, capacity
 
+    def refuse_in_use(self, claim: Claim, *, wait: float = 0.0, cancel: Cancel | None = None) -> None:
+        """Raise DeviceInUse while a process has a VFIO device of the claim open. `wait`: seconds to wait for it."""
+        from vfioctl.claims.lifecycle.device_plans import refuse_held
+
+        def refuse() -> None:
+            inventory = InventoryApi(self._session).inventory(nvml=False, near=claim.functions)
+            refuse_held(self._session, claim, inventory, drivers=False)
+
+        until_released(refuse, wait=wait, cancel=cancel)
+
     def preview_release(self, claim: Claim, *, wait: float = 0.0, waiting: Waiting | None = None) -> Plan | None:
         """Return the plan of `release`; None if nothing has to be changed. Raises DeviceInUse, Unfinished."""
         claim = self._liveness.settled(claim)
@@ -158,6 +179,37 @@ class ClaimsApi(Creation):
         """Wait until no process makes a claim any more, and return it. Raises Busy, Unfinished."""
         return self._liveness.awaited(self.claim(name))
 
+    def finish(self, claim: Claim) -> Claim:
+        """Return a claim after recovering what interrupted its making or its release: failed, or held again, if its
+        process died before it changed anything. Raises Busy while a process works on it, and Stuck."""
+        self._session.engine.recover(forward=False, made_for=[f"{CLAIM}{claim.id}"])
+        claim = self.ledger.claim(claim.id)
+        if self._liveness.has_died(claim):
+            return self._liveness.end(claim)
+        if claim.state is ClaimState.RELEASING and claim.id in self.stale([claim]):
+            why = "its release was interrupted before any change"
+            return self.ledger.move(claim.id, ClaimState.HELD, moment_of(self._session), why=why)
+        return claim
+
+    def containers_with(self, claim: Claim) -> tuple[str, ...] | None:
+        """Return the running containers of the claim's owner that were given a device node of it, of any owner for one
+        whose pod is not known yet; None if no runtime tells of pods. They need not have it open. A privileged container
+        was given all nodes of the host, and counts only as the owner."""
+        from vfioctl.claims.probe.owners import read_containers
+        from vfioctl.kernel.lenient import number_of
+
+        containers = read_containers(self._session.kernel)
+        if not any(container.pod for container in containers.found) or containers.unknown:
+            return None
+        nodes = {node for nodes in self.nodes(claim).values() for node in nodes if node}
+        numbers = {number_of(self._session.kernel, node) for node in nodes}
+        return tuple(
+            container.pod
+            for container in containers.found
+            if (not nodes.isdisjoint(container.nodes) or not numbers.isdisjoint(container.numbers))
+            and (container.pod == claim.owner.name or (claim.owner == PROVISIONAL and _MEMORY not in container.numbers))
+        )
+
     def renew(self, name: str, seconds: float | None) -> Claim:
         """Set when a live claim expires, from now on; None: never. Raises ClaimConflict, BadSpec."""
         if seconds is not None and seconds <= 0:
@@ -166,13 +218,14 @@ class ClaimsApi(Creation):
         expires = after(moment.now, seconds)
         return self.ledger.amend(self.claim(name).id, moment, expires=expires, why=f"expires {expires or 'never'}")
 
-    def transfer(self, name: str, owner: str, access: Access | None = None) -> Claimed:
+    def transfer(self, name: str, owner: str, access: Access | None = None, *, within_quota: bool = True) -> Claimed:
         """Give a live claim to another owner. `access`: who may open its device nodes from now on; those who might
-        before may not. Raises ClaimConflict, BadSpec; NoCapacity if it is over their quota."""
+        before may not. `within_quota`: False for one that has the devices already. Raises ClaimConflict, BadSpec;
+        NoCapacity if it is over their quota."""
         claim, new = self.claim(name), Owner(owner)
 
         def refuse(taken: Taken) -> None:
-            if over := self._placement.over_quota(taken, new, {}, claim.gpus):
+            if within_quota and (over := self._placement.over_quota(taken, new, {}, claim.gpus)):
                 raise NoCapacity(over, hint="release other claims of that owner, or raise the quota in config.toml")
 
         why = f"transferred from {claim.owner}"

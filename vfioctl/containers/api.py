@@ -126,16 +126,22 @@ class KataApi:
         return drop_in(needs_of(inventory, subjects, node), mode=mode)
 
     def check(
-        self, config: Path | None = None, *, claim: str | None = None, node: Node = Node.GROUP
+        self,
+        config: Path | None = None,
+        *,
+        claim: str | None = None,
+        node: Node = Node.GROUP,
+        inventory: Inventory | None = None,
     ) -> tuple[Finding, ...]:
-        """Return the lines of the check, for the devices of a claim, or for all on VFIO. Raises BadSpec."""
+        """Return the lines of the check, for the devices of a claim, or for all on VFIO. `inventory`: of the whole
+        host, if it has just been read. Raises BadSpec."""
         from vfioctl.containers.cdi.files import read_cdi_files
         from vfioctl.containers.kata.check import Host, findings
         from vfioctl.containers.kata.settings import needs_of, read_kata
         from vfioctl.inventory.api import InventoryApi
         from vfioctl.kernel.lenient import number_of
 
-        inventory, available, subjects = self._devices(claim, node)
+        inventory, available, subjects = self._devices(claim, node, inventory)
         host = Host(
             inventory,
             subjects,
@@ -149,12 +155,14 @@ class KataApi:
         )
         return findings(read_kata(self._kernel, config), host)
 
-    def _devices(self, claim: str | None, node: Node) -> tuple[Inventory, Passthrough, tuple[Subject, ...]]:
+    def _devices(
+        self, claim: str | None, node: Node, inventory: Inventory | None = None
+    ) -> tuple[Inventory, Passthrough, tuple[Subject, ...]]:
         from vfioctl.containers.cdi.api import read_passthrough
         from vfioctl.containers.cdi.choose import claimed, every_device
         from vfioctl.inventory.api import InventoryApi
 
-        inventory = InventoryApi(self._session).inventory(nvml=False)
+        inventory = inventory or InventoryApi(self._session).inventory(nvml=False)
         available = read_passthrough(self._session, node, inventory)
         if claim is not None:
             return inventory, available, claimed(self._claims.claim(claim), node)

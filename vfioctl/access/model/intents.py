@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from vfioctl.access.model.record import NOTE, PERMISSIONS
 from vfioctl.core.change import Intent, Plan
-
-PERMISSIONS, NOTE = "permissions", "access"
-"""The kinds of resource."""
 
 
 class AccessIntent(Intent):

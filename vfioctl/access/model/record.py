@@ -9,6 +9,8 @@ from vfioctl.claims.model.access import Access, labelled_access
 from vfioctl.errors import BadSpec
 from vfioctl.kernel.host_paths import ACCESS_RUN
 
+PERMISSIONS, NOTE = "permissions", "access"
+"""The kinds of resource."""
 NODE = re.compile(r"/dev/vfio/(?:[0-9]{1,9}|devices/vfio[0-9]{1,9})", re.ASCII)
 FILE = re.compile(rf"{re.escape(ACCESS_RUN)}/((?:vfio)?[0-9]{{1,9}})", re.ASCII)
 FORM = r"[0-9]{1,10}:[0-9]{1,10}:[0-7]{3,4}"

@@ -120,7 +120,9 @@ def show(ctx: typer.Context, name: ClaimId, *, as_json: AsJson = False) -> None:
     unusable = stale or why_stale(claim, unverified([claim], api.boot_id))
     nodes, request, events = api.nodes(claim), api.request(claim), api.events(claim)
     if session.reads_published:
-        say("vfioctl: only root may read the labels, the request, the commands and the events of a claim")
+        say("vfioctl: only root may read the request and the events of a claim")
+        if api.hides_labels([claim]):
+            say("vfioctl: only root and the group vfioctl may read the labels and the command of a claim")
     if as_json:
         document = claim_document(claim, nodes, stale=unusable) | {"request": request}
         emit_document(document | {"events": [event._asdict() for event in events]})

@@ -121,6 +121,11 @@ class ClaimLedger:
         query = "SELECT 1 FROM claim_change WHERE claim = ?"
         return self._store.read(lambda db: db.execute(query, (id_,)).fetchone() is not None, empty=False)
 
+    def changing(self) -> frozenset[str]:
+        """Return the ids of the claims for which `is_changing` is true."""
+        query = "SELECT DISTINCT claim FROM claim_change"
+        return self._store.read(lambda db: frozenset(id_ for (id_,) in db.execute(query)), frozenset())
+
     def reserve(
         self, make_draft: Callable[[Taken], Draft], request: str, key: str, moment: Moment
     ) -> tuple[Claim, Draft | None]:
@@ -280,5 +285,15 @@ def published(db: sqlite3.Connection, boot_id: str) -> Mapping[str, object]:
     """Return what is published for users who may not read the ledger: the devices of claims and their owners, and the
     newest live claims. Rows are published as the ledger has them, without making claims of them: each change waits."""
     del boot_id
+    return _published(db, rows.PUBLIC)
+
+
+def published_to_group(db: sqlite3.Connection, boot_id: str) -> Mapping[str, object]:
+    """Return the same for members of the group vfioctl, with labels, keys and command lines."""
+    del boot_id
+    return _published(db, rows.FOR_GROUP)
+
+
+def _published(db: sqlite3.Connection, claims: str) -> Mapping[str, object]:
     reserved = [(row.subject, row.by, row.owner, row.whole, row.release) for row in rows.reservations_in(db)]
-    return {"reservations": reserved, "live": db.execute(rows.PUBLIC, (rows.MOST_PUBLISHED,)).fetchall()}
+    return {"reservations": reserved, "live": db.execute(claims, (rows.MOST_PUBLISHED,)).fetchall()}

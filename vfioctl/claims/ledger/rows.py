@@ -28,29 +28,32 @@ _COLUMNS = (
     "user, sudo_user, pid, command, plans"
 )
 ALL = f"SELECT {_COLUMNS} FROM claim ORDER BY claim.rowid DESC"  # noqa: S608 - constants
+# CROSS JOIN: live claims are few, those that have ended may be many thousands, and SQLite would walk all of these
 LIVE = f"""
-    SELECT {_COLUMNS} FROM claim_live JOIN claim ON claim.id = claim_live.claim ORDER BY claim.rowid DESC
+    SELECT {_COLUMNS} FROM claim_live CROSS JOIN claim ON claim.id = claim_live.claim ORDER BY claim.rowid DESC
 """  # noqa: S608 - constants
 LABELLED = f"""
-    SELECT {_COLUMNS} FROM claim_live JOIN claim ON claim.id = claim_live.claim WHERE instr(labels, ?)
+    SELECT {_COLUMNS} FROM claim_live CROSS JOIN claim ON claim.id = claim_live.claim WHERE instr(labels, ?)
 """  # noqa: S608 - constants
 PUBLIC = """
     SELECT claim.id, claim.owner, state, devices, since, boot_id, cpus, hugepages, '', '{}', expires, NULL, '',
         user, sudo_user, pid, '', plans
-    FROM claim_live JOIN claim ON claim.id = claim_live.claim ORDER BY claim.rowid DESC LIMIT ?
+    FROM claim_live CROSS JOIN claim ON claim.id = claim_live.claim ORDER BY claim.rowid DESC LIMIT ?
 """
 """What ordinary users may know: not the key, which repeats a request, nor the labels, the command line and what went
 wrong, in which people and programs may have written anything."""
 MOST_PUBLISHED = 2000
 """So many of the newest live claims are published."""
+FOR_GROUP = f"{LIVE} LIMIT ?"
+"""What members of the group vfioctl may know: all of it."""
 BEGINNING = f"SELECT {_COLUMNS} FROM claim WHERE id GLOB ? LIMIT 2"  # noqa: S608 - constants
 ONE = f"SELECT {_COLUMNS} FROM claim WHERE id = ?"  # noqa: S608 - constants
 _WHOLE = """
-    SELECT resource, claim_use.claim, owner, labels FROM claim_use JOIN claim ON claim.id = claim_use.claim
+    SELECT resource, claim_use.claim, owner, labels FROM claim_use CROSS JOIN claim ON claim.id = claim_use.claim
     ORDER BY claim_use.rowid
 """
 _SHARED = """
-    SELECT resource, claim_part.claim, owner, labels FROM claim_part JOIN claim ON claim.id = claim_part.claim
+    SELECT resource, claim_part.claim, owner, labels FROM claim_part CROSS JOIN claim ON claim.id = claim_part.claim
     ORDER BY claim_part.rowid
 """
 

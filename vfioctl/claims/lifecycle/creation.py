@@ -72,12 +72,14 @@ class Creation(Lifecycle):
         *,
         key: str = "",
         preview: Preview | None = None,
+        near: bool = False,
         progress: Progress | None = None,
         cancel: Cancel | None = None,
         confirm: Confirm | None = None,
     ) -> Claimed:
         """Choose, reserve, prepare and hold the devices of a request. Repeating it with its `key` returns its claim,
         after an interruption too. `preview`: of this request; the claim gets what it shows, by the plan that it shows.
+        `near`: read only the devices that it names, in half of the time; the outcome has no names such as gpu0.
         `confirm`: called with the plan before anything is reserved. Raises ClaimConflict, NoCapacity, Busy, StalePlan
         if the preview does not fit any more, and what `BindingApi.plan_bind`, `VgpuApi.plan_create` and
         `Session.apply` raise. A claim that was reserved has failed then; after Stuck it is wedged."""
@@ -88,7 +90,7 @@ class Creation(Lifecycle):
             if confirm and shown and shown.plan:
                 confirm(shown.plan)
             try:
-                claimed = self._make(request, key, shown, progress, cancel)
+                claimed = self._make(request, key, shown, progress, cancel, near=near)
             except _Outdated as outdated:
                 if preview or attempt == _ATTEMPTS:
                     raise outdated.error from outdated.__cause__
@@ -135,12 +137,17 @@ class Creation(Lifecycle):
         shown: Preview | None,
         progress: Progress | None,
         cancel: Cancel | None,
+        *,
+        near: bool,
     ) -> Claimed | None:
         """Reserve, prepare and hold what a request gets; None if another process has made a claim with its key."""
         from vfioctl.claims.lifecycle.device_plans import plan_needed
 
         check_stop(cancel)
-        capacity = self._as_shown(request, key, shown) if shown else self._placement.read(request, self.ledger.taken())
+        if shown:
+            capacity = self._as_shown(request, key, shown)
+        else:
+            capacity = self._placement.read(request, self.ledger.taken(), near=near)
         made: tuple[Claim, Draft | None] | None = None
         try:
             with deferred():  # a signal comes when it is known what is reserved

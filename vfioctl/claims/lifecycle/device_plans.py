@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from vfioctl.claims.model.claim import LABEL, Claim, Undo
+from vfioctl.claims.model.claim import LABEL, Claim, ClaimedDevice, Undo
 from vfioctl.errors import ClaimConflict
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.preconditions import refuse_untyped
@@ -41,7 +41,8 @@ def plans_again(session: Session, claim: Claim, *, bind: bool = False) -> tuple[
     """Return the plans that bind again what the claim had bound, and create the vGPUs that it has lost.
     `bind`: also bind the functions that were ready for a guest before the claim, and are not now. Raises DeviceInUse;
     ClaimConflict if a device is gone or is another one, or a vGPU cannot be created as it was."""
-    inventory = InventoryApi(session).inventory(nvml=False)
+    near = None if vgpus_of([claim]) else [device.address for device in claim.devices]  # else parents count, too
+    inventory = InventoryApi(session).inventory(nvml=False, near=near)
     by_address = inventory.by_address
     for device in claim.devices:
         function = None if device.mdev else by_address.get(PciAddress(device.address))
@@ -138,14 +139,18 @@ def _vgpus(session: Session) -> VgpuApi:
     return VgpuApi(session)
 
 
+def vgpus_of(claims: Iterable[Claim]) -> list[ClaimedDevice]:
+    """Return the vGPUs of claims that may be lost: mediated devices, and what was created for the claim."""
+    return [device for claim in claims for device in claim.devices if device.mdev or device.undo is Undo.REMOVE]
+
+
 class MissingVgpus:
     """The vGPUs that claims lost, to a reboot or by hand, and whether they can be created as they were: parent and type
     are the journal's, and the parent must be the same device. `vgpus`: those that exist, if they were just read."""
 
     def __init__(self, api: VgpuApi, inventory: Inventory, claims: Iterable[Claim], vgpus: Vgpus | None = None) -> None:
         self._api, self._functions, self._vgpus = api, inventory.by_address, vgpus
-        devices = [device for claim in claims for device in claim.devices if device.mdev or device.undo is Undo.REMOVE]
-        self._of_claims = {str(device.subject): device for device in devices}
+        self._of_claims = {str(device.subject): device for device in vgpus_of(claims)}
 
     @cached_property
     def names(self) -> tuple[str, ...]:

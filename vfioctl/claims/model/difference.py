@@ -36,6 +36,8 @@ class DifferenceKind(StrEnum):
     HUGEPAGES = "hugepages gone"
     FOREIGN_USE = "foreign use"
     CDI = "CDI file"
+    KUBELET = "kubelet"
+    """The kubelet and the ledger differ about which pod has a device."""
     ACCESS = "access"
     """Somebody may open a device node who may not, or may not who may."""
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from vfioctl.binding.model.conditions import GPU_SERVICES
-from vfioctl.claims.lifecycle.device_plans import MissingVgpus
+from vfioctl.claims.lifecycle.device_plans import MissingVgpus, vgpus_of
 from vfioctl.claims.lifecycle.lifecycle import followers
 from vfioctl.claims.lifecycle.liveness import is_settled, stale_claims
 from vfioctl.claims.lifecycle.liveness import now as time_now
@@ -21,6 +21,7 @@ from vfioctl.placement.api import PlacementApi
 from vfioctl.placement.model.claims import Owner
 from vfioctl.units import Uuid
 from vfioctl.vgpu.api import VgpuApi
+from vfioctl.vgpu.model.kinds import MDEV
 
 if TYPE_CHECKING:
     from vfioctl.claims.ledger.ledger import ClaimLedger
@@ -42,7 +43,8 @@ class Look:
         self._processes = self._devices.processes()  # its workers scan meanwhile
         self._inventory = inventory or self._devices.inventory(nvml=False)
         vgpus = VgpuApi(session)
-        existing = vgpus.vgpus()
+        dialects = None if vgpus_of(claims) else (MDEV,)  # VFs are functions of the inventory too
+        existing = vgpus.vgpus(inventory=self._inventory, dialects=dialects)
         self._vgpus = existing.instances
         self._lost = MissingVgpus(vgpus, self._inventory, claims, existing)
         self._domains = read_domains(self._kernel)
@@ -72,13 +74,13 @@ class Look:
             pages=self._pages(),
             cdi=tuple(cdi),
             stale=self._stale(now, uses),
-            changing=frozenset(claim.id for claim in self._claims if self._ledger.is_changing(claim.id)),
+            changing=self._ledger.changing(),
             unknown=tuple(dict.fromkeys(self._unknown)),
         )
 
     @cached_property
     def _mdevs(self) -> tuple[Vgpu, ...]:
-        return tuple(vgpu for vgpu in self._vgpus if vgpu.dialect == "mdev" and vgpu.state != "defined")
+        return tuple(vgpu for vgpu in self._vgpus if vgpu.dialect == MDEV and vgpu.state != "defined")
 
     @cached_property
     def _nodes(self) -> dict[str, frozenset[str]]:

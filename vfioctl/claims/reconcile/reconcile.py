@@ -69,13 +69,16 @@ class Reconciling:
                 done[difference.claim, difference.fix] = self._error_of(difference, progress, cancel)
         return tuple(Fixed(difference, done[difference.claim, difference.fix]) for difference in wanted)
 
-    def restore(self, name: str, *, progress: Progress | None = None, cancel: Cancel | None = None) -> Claim:
-        """Bind again what a claim had bound, create the vGPUs that it has lost, and record this boot. Its devices, and
-        the parents of its vGPUs, must be the same. Raises ClaimConflict, and what `BindingApi.plan_bind`,
-        `VgpuApi.plan_create` and `Session.apply` raise; what is still wrong is reported again then."""
+    def restore(
+        self, name: str, *, bind: bool = False, progress: Progress | None = None, cancel: Cancel | None = None
+    ) -> Claim:
+        """Bind again what a claim had bound, create the vGPUs that it has lost, and record this boot. `bind`: also bind
+        what was on VFIO before the claim. Its devices, and the parents of its vGPUs, must be the same. Raises
+        ClaimConflict, and what `BindingApi.plan_bind`, `VgpuApi.plan_create` and `Session.apply` raise; what is still
+        wrong is reported again then."""
         claim = self._ledger.claim(name)
         session = self._lifecycle.acting_for(claim)
-        plans = self.plans(claim)
+        plans = self._lifecycle.plans_again(claim, bind=bind)
         for plan in plans:
             session.apply(plan, progress=progress, cancel=cancel)
         if not plans and claim.boot_id != session.boot_id:

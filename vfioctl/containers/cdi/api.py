@@ -83,10 +83,12 @@ class CdiApi:
 
     def differences(self, inventory: Inventory, mdevs: Sequence[Vgpu]) -> Iterator[Difference]:
         """Yield where vfioctl's files differ from the claims, and from these devices, which were just read."""
+        if not (own := self._own()):
+            return
         from vfioctl.containers.cdi.choose import differing, inferred, node_of, passthrough
 
         live = self._claims.claims()
-        for file, known in self._own():
+        for file, known in own:
             intent = known or inferred(file, _held(live), passthrough(inventory, mdevs, node_of(file)))
             yield from differing(file, intent, live, passthrough(inventory, mdevs, intent.node))
 
@@ -122,7 +124,6 @@ class CdiApi:
 
     def _written_for(self, kind: str) -> CdiIntent | None:
         """Return the request that the file of a kind was last written for; None if the journal does not have it."""
-        from vfioctl.containers.cdi.intent import CdiIntent
 
         def ask(db: sqlite3.Connection) -> str:
             row = db.execute(_WRITTEN, (f'"kind":"{kind}"',)).fetchone()
@@ -130,10 +131,20 @@ class CdiApi:
 
         try:
             text = self._session.store.read(ask, "")
-            intent = self._session.registry.read_plan(text).intent if text else None
+            if not text:  # importing the intent takes long
+                return None
+            from vfioctl.containers.cdi.intent import CdiIntent
+
+            intent = self._session.registry.read_plan(text).intent
         except BadDocument:  # of an earlier release
             return None
         return intent if isinstance(intent, CdiIntent) and intent.kind == kind else None
+
+    def plan_for_claim(self, kind: str, node: Node, claim: str) -> Plan:
+        """Plan the file of a kind with the devices of one claim as they are now, and all others as they are in it."""
+        from vfioctl.containers.cdi.intent import CdiIntent
+
+        return self.plan(CdiIntent(kind=kind, node=node, claim=claim))
 
     def plan(self, intent: CdiIntent) -> Plan:
         """Plan the file in /var/run/cdi: written with these devices, or removed when there are none. Raises

@@ -12,6 +12,7 @@ from vfioctl.claims.model.cdi import Node
 from vfioctl.errors import HostError, KernelRefused
 from vfioctl.inventory.model.functions import Inventory
 from vfioctl.inventory.model.values import PciAddress, Subject
+from vfioctl.kernel.host_paths import KATA_CONFIGURATIONS
 from vfioctl.kernel.lenient import names_in
 from vfioctl.kernel.protocol import FileReader
 from vfioctl.kernel.untrusted_files import read_file
@@ -27,11 +28,6 @@ PORTS = {"root-port": "pcie_root_port", "switch-port": "pcie_switch_port", "brid
 """The places for cold-plugged devices, and the setting with the number of ports of each."""
 NO_PORT = "no-port"
 MODES = ("guest-kernel", "vfio")
-_PLACES = (
-    "/etc/kata-containers/configuration.toml",
-    "/usr/share/defaults/kata-containers/configuration.toml",
-    "/opt/kata/share/defaults/kata-containers/configuration.toml",
-)
 _CONTAINERD = "/etc/containerd/config.toml"
 _KUBELET = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 _MOST = 4 << 20
@@ -52,7 +48,7 @@ class Kata:
 
 def read_kata(kernel: FileReader, config: Path | None) -> Kata:
     """Read Kata's configuration and its needs. `config`: its configuration.toml; None for the first that exists."""
-    path = str(config) if config else next((place for place in _PLACES if kernel.has(place)), "")
+    path = str(config) if config else next((place for place in KATA_CONFIGURATIONS if kernel.has(place)), "")
     settings: Mapping[str, Any] | None = None
     file, problem = path, ""
     try:
