@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from vfioctl.binding.api import BindingApi
 from vfioctl.errors import BadDocument, BadSpec, DeviceMissing, HostError, UnknownDevice, VfioctlError
 from vfioctl.inventory.api import InventoryApi
+from vfioctl.inventory.model.values import PciAddress
 from vfioctl.persist.model.persistent import Owner, Persistent, State
+from vfioctl.units import is_uuid_begun
 from vfioctl.vgpu.api import VgpuApi
 
 if TYPE_CHECKING:
@@ -18,9 +20,8 @@ if TYPE_CHECKING:
     from vfioctl.core.events import Cancel, Progress
     from vfioctl.core.restoring import Restored
     from vfioctl.inventory.model.functions import Inventory
-    from vfioctl.inventory.model.values import PciAddress
+    from vfioctl.persist.lifecycle.importing import Importing
     from vfioctl.persist.model.installed import InstallIntent, UninstallIntent
-    from vfioctl.persist.model.intents import ImportIntent
     from vfioctl.session import Session
 
 
@@ -47,19 +48,26 @@ class PersistApi:
     def persistent(self, inventory: Inventory | None = None) -> tuple[Persistent, ...]:
         """Return what a boot restores, and whether it is there now: first what vfioctl restores. `inventory`: of the
         whole host, if it has just been read."""
-        from vfioctl.persist.plan import listing
+        from vfioctl.persist.plan.foreign import by_ids, overridden
         from vfioctl.persist.probe import foreign
 
         inventory = inventory or InventoryApi(self._session).inventory()
-        definitions, damaged = self._binding.definitions()
         vgpus = self._of_vgpus()
         return (
-            *listing.devices(definitions, damaged, inventory),
+            *self._of_devices(inventory),
             *vgpus,
-            *listing.overridden(foreign.driverctl_overrides(self._kernel), inventory),
+            *overridden(foreign.driverctl_overrides(self._kernel), inventory),
             *foreign.mdevctl_starts(self._kernel, {entry.file for entry in vgpus}),
-            *(listing.by_ids(*given, inventory) for given in foreign.given_ids(self._kernel)),
+            *(by_ids(*given, inventory) for given in foreign.given_ids(self._kernel)),
         )
+
+    def _of_devices(self, inventory: Inventory) -> Iterator[Persistent]:
+        at_boot = self._binding.at_boot
+        (definitions, damaged), rules = at_boot.definitions(), at_boot.rules()
+        if definitions or damaged or rules:
+            from vfioctl.persist.plan.listing import devices
+
+            yield from devices(definitions, damaged, rules, inventory)
 
     def _of_vgpus(self) -> list[Persistent]:
         wanted, damaged = self._vgpu.definitions()
@@ -91,42 +99,33 @@ class PersistApi:
         return self.replan(ForgetIntent(names=tuple(dict.fromkeys(map(self._whole_name, names)))))
 
     def _whole_name(self, word: str) -> str:
-        from vfioctl.inventory.model.values import PciAddress
+        """Return the address or UUID that a definition has in its name. A device that is gone may have one, too."""
+        if ":" in word:
+            return PciAddress(word)
+        if is_uuid_begun(word):
+            begun = [name for name in self._files_of_vgpus() if ":" not in name and name.startswith(word.lower())]
+            return begun[0] if len(begun) == 1 else word.lower()
+        (address,) = InventoryApi(self._session).find([word])
+        return address
 
-        if ":" not in word:
-            return word.lower()
-        return PciAddress(word)
+    def _files_of_vgpus(self) -> Mapping[str, str]:
+        """Return the definitions of vGPUs and of VFs, by UUID or address."""
+        files = (file for found in self._vgpu.definitions() for file in found)
+        return {file.rpartition("/")[2].removesuffix(".json"): file for file in files}
 
     def plan_import(self, names: Sequence[str] = ()) -> Plan:
-        """Plan taking over devices that driverctl, or ids of vfio-pci, bind to VFIO at boot; all of them without names.
+        """Plan taking over devices that driverctl, or ids of vfio-pci, bind to VFIO at boot, and vGPUs that exist,
+        whoever created them. Without names: all of these devices, and all vGPUs that mdevctl creates at boot.
 
-        Raises HostError for one that is not on VFIO now, UnknownDevice for one that nobody binds at boot."""
-        from vfioctl.persist.model.intents import ImportIntent
+        Raises HostError for a device that is not on VFIO and a vGPU that does not exist now, UnknownDevice for one that
+        nobody restores, and what `VgpuApi.draft_kept` raises."""
+        return self.replan(self._importing.intent(names))
 
-        inventory = InventoryApi(self._session)
-        known = self._bound_by_others()
-        wanted = inventory.find(names) if names else known
-        if others := [name for name in wanted if name not in known]:
-            raise UnknownDevice(
-                f"neither driverctl nor ids of vfio-pci bind {', '.join(others)} at boot",
-                hint="vfioctl persist list shows what does",
-            )
-        if not wanted:
-            raise UnknownDevice("neither driverctl nor ids of vfio-pci bind a device to VFIO at boot")
-        return self.replan(ImportIntent(names=tuple(map(str, wanted))))
+    @cached_property
+    def _importing(self) -> Importing:
+        from vfioctl.persist.lifecycle.importing import Importing
 
-    def _bound_by_others(self) -> Sequence[PciAddress]:
-        """Return the devices of this host that another program binds to VFIO at boot."""
-        from vfioctl.inventory.model.functions import is_vfio_driver
-        from vfioctl.persist.plan.listing import taken_by
-        from vfioctl.persist.probe.foreign import driverctl_overrides, given_ids
-
-        inventory = InventoryApi(self._session).inventory()
-        overrides = driverctl_overrides(self._kernel)
-        drivers = {address: driver for address, (_, driver) in overrides.items()}
-        found = [f.address for f in inventory.functions if is_vfio_driver(drivers.get(f.address, ""))]
-        found += (f.address for _, _, ids in given_ids(self._kernel) for f in taken_by(ids, inventory))
-        return tuple(dict.fromkeys(found))
+        return Importing(self._session, self._binding, self._vgpu)
 
     def replan(self, intent: Intent) -> Plan:
         """Plan an intent on the host as it is now. Raises what `plan_remove` and `plan_import` raise."""
@@ -136,9 +135,9 @@ class PersistApi:
         if isinstance(intent, ForgetIntent):
             from vfioctl.persist.plan.change import plan_forget
 
-            return self._session.plan(plan_forget(intent, self._forgotten(intent.names)))
+            return self._session.plan(self._binding.noted(plan_forget(intent, self._forgotten(intent.names))))
         if isinstance(intent, ImportIntent):
-            return self._session.plan(self._imported(intent))
+            return self._session.plan(self._binding.noted(self._importing.draft(intent)))
         if isinstance(intent, InstallIntent | UninstallIntent):
             return self._session.plan(self._installed(intent))
         raise BadSpec(f"{intent.title()}: this plan cannot be saved and applied later")
@@ -146,18 +145,16 @@ class PersistApi:
     def _forgotten(self, names: Sequence[str]) -> list[Change]:
         from vfioctl.binding.model.definition import persistent_changes
         from vfioctl.core.change import Change
-        from vfioctl.inventory.model.values import PciAddress
         from vfioctl.kernel.protocol import PCI_ADDRESS
         from vfioctl.vgpu.model.kinds import DEFINITION
 
-        wanted, damaged = self._vgpu.definitions()
-        files = {file.rpartition("/")[2].removesuffix(".json"): file for file in (*wanted, *damaged)}
+        files = self._files_of_vgpus()
         changes: list[Change] = []
         for name in names:
             before = len(changes)
             if PCI_ADDRESS.fullmatch(name):
                 address = PciAddress(name)
-                changes += persistent_changes(address, self._binding.at_boot([address])[address], None)
+                changes += persistent_changes(address, self._binding.at_boot.texts([address])[address], None)
             if file := files.get(name):
                 text = self._kernel.read(file)
                 changes.append(Change(kind=DEFINITION, name=file, subject=name, before=text, after=""))
@@ -167,17 +164,6 @@ class PersistApi:
                     hint="vfioctl persist list shows what it restores",
                 )
         return changes
-
-    def _imported(self, intent: ImportIntent) -> Draft:
-        from vfioctl.inventory.model.values import PciAddress
-        from vfioctl.persist.plan.change import plan_import
-        from vfioctl.persist.probe.foreign import driverctl_overrides
-
-        inventory = InventoryApi(self._session).inventory()
-        names = [PciAddress(name) for name in intent.names]
-        InventoryApi(self._session).chosen(inventory, names)
-        overrides = driverctl_overrides(self._kernel)
-        return plan_import(inventory, intent, self._binding.at_boot(names), overrides)
 
     def plan_install(self) -> Plan:
         """Plan installing what restores devices at boot (a rule, units, a script), completions, and manual pages. Where
@@ -194,29 +180,35 @@ class PersistApi:
 
     def has_package(self) -> bool:
         """Return whether a package of the system has installed vfioctl."""
-        from vfioctl.persist.probe.installed import has_package
+        from vfioctl.persist.model.installed import MARK
 
-        return has_package(self._kernel)
+        return self._kernel.has(MARK)
 
     def not_installed(self) -> tuple[str, ...]:
         """Return the paths of what a boot needs and `plan_install` would change, and of a package's files of another
         release. Raises KernelRefused, MissingLibrary."""
-        from vfioctl.persist.model.installed import LINKS, changes_of
         from vfioctl.persist.packaged import of_boot
-        from vfioctl.persist.probe.installed import for_boot, other_release
+        from vfioctl.persist.probe.installed import differing
 
-        texts, now = of_boot(), for_boot(self._kernel)
-        if not self.has_package():
-            return tuple(change.name for change in changes_of(now, texts))
-        return (*(change.name for change in changes_of(now, LINKS)), *other_release(self._kernel, texts))
+        return differing(self._kernel, of_boot())
+
+    def outdated_initramfs(self) -> str:
+        """Return why the initramfs is outdated, and the command that renews it; empty if it is not, or not known."""
+        from vfioctl.kernel.initramfs import outdated
+
+        return outdated(self._kernel)
 
     def _installed(self, intent: InstallIntent | UninstallIntent) -> Draft:
+        from vfioctl.kernel.initramfs import command
         from vfioctl.persist.packaged import of_documents, packaged, pages_are_in_place
         from vfioctl.persist.plan.installing import plan_installed
-        from vfioctl.persist.probe.installed import documents, for_boot
+        from vfioctl.persist.probe.installed import documents, for_boot, optional_links, useful
 
         now = {**for_boot(self._kernel), **documents(self._kernel, of_documents(), pages=not pages_are_in_place())}
-        return plan_installed(intent, now, packaged(), has_package=self.has_package())
+        if intent.verb == "uninstall":
+            now.update(optional_links(self._kernel))
+        texts, renewal = useful(self._kernel, packaged()), command(self._kernel)
+        return plan_installed(intent, now, texts, renewal=renewal, has_package=self.has_package())
 
     def plan_restore(self, file: str) -> Plan | None:
         """Plan what one definition defines; None if it is there already.
@@ -229,7 +221,7 @@ class PersistApi:
 
         if not file.startswith(f"{DEVICES}/"):
             return self._vgpu.plan_persistent(file)
-        definitions, damaged = self._binding.definitions()
+        definitions, damaged = self._binding.at_boot.definitions()
         if file in damaged:
             raise BadDocument(f"it cannot be used: {damaged[file]}", hint="repair it, or remove it")
         if file not in definitions:  # removed meanwhile
@@ -262,22 +254,18 @@ class PersistApi:
         fail, and the claims that a reboot ended. `wait`: seconds to retry failures: a driver may not be loaded yet.
 
         Raises HostError if restoring is switched off."""
-        from vfioctl.core.restoring import restore
+        from vfioctl.core.restoring import recover_interrupted, restore
         from vfioctl.vgpu.model.intents import SetVfsIntent
 
         if why := self.switched_off():
             raise HostError(f"restoring is switched off: {why}", hint="remove that, and run it again")
-        devices, damaged = self._binding.definitions()
+        devices, damaged = self._binding.at_boot.definitions()
         vgpus, damaged_vgpus = self._vgpu.definitions()
         vfs = [file for file, intent in vgpus.items() if isinstance(intent, SetVfsIntent)]
         files = tuple(dict.fromkeys((*vfs, *devices, *damaged, *vgpus, *damaged_vgpus)))
         if dry_run:
             return restore(files, self.plan_restore, None, {}, wait=wait)
-        interrupted: dict[str, VfioctlError] = {}
-        try:
-            self._session.engine.recover(forward=False, of_this_boot=False)
-        except VfioctlError as error:
-            interrupted["recover"] = error
+        interrupted = recover_interrupted(self._session.engine)
         apply = partial(self._session.apply, progress=progress, cancel=cancel)
         restored = restore(files, self.plan_restore, apply, interrupted, wait=wait, cancel=cancel)
         return replace(restored, failures={**restored.failures, **self._restore_claims(progress, cancel)})

@@ -21,12 +21,14 @@ _COLUMNS = (
 _STYLES = {State.FAILED: "red", State.ABSENT: "yellow", State.MOVED: "yellow"}
 
 
-def persistent_page(entries: Sequence[Persistent], switched_off: str, *, width: int) -> RenderableType:
-    """The list, with a note for each entry that is not as a boot would leave it. `width`: columns of the terminal."""
+def persistent_page(entries: Sequence[Persistent], switched_off: str, outdated: str, *, width: int) -> RenderableType:
+    """The list, with a note for each entry that is not as a boot would leave it. `outdated`: why the initramfs is.
+    `width`: columns of the terminal."""
     rows = [(e.name, e.goal, _state(e), e.owner, e.file) for e in entries]
     notes = [f"{entry.name}: {entry.why}" for entry in entries if entry.why]
     off = [f"Restoring is switched off: {switched_off}."] if switched_off else []
-    return Stack(*table(_COLUMNS, rows, width), *note_lines([*off, *notes]))
+    old = [f"The initramfs is outdated: {outdated}"] if outdated else []
+    return Stack(*table(_COLUMNS, rows, width), *note_lines([*off, *notes, *old]))
 
 
 def _state(entry: Persistent) -> Text:

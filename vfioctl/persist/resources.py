@@ -11,7 +11,7 @@ from vfioctl.core.change import Change, Phase, Step
 from vfioctl.core.resource import Description, WholeFile
 from vfioctl.kernel.lenient import target_of
 from vfioctl.kernel.protocol import PCI_ADDRESS, Reader
-from vfioctl.persist.model.installed import BOOT, DOCUMENTS, FILE, FILES, LINK, LINKS, enables, is_installed, shown
+from vfioctl.persist.model.installed import ALL_LINKS, BOOT, DOCUMENTS, FILE, FILES, LINK, enables, is_installed, shown
 from vfioctl.persist.model.intents import DRIVERCTL_OVERRIDE
 from vfioctl.persist.packaged import packaged
 
@@ -78,11 +78,11 @@ class EnabledUnit(WholeFile):
     why_removed: ClassVar[str] = "so that systemd does not start it"
 
     def validate(self, change: Change) -> None:
-        if change.name not in LINKS or change.subject != BOOT:
+        if change.name not in ALL_LINKS or change.subject != BOOT:
             raise ValueError(f"not the name of an enabled unit: {change.name[:80]!r}")
         if change.during or change.before not in ("", *enables(change.name)):
             raise ValueError("not the value of an enabled unit")
-        if change.after not in ("", LINKS[change.name]):
+        if change.after not in ("", ALL_LINKS[change.name]):
             raise ValueError("not the value of an enabled unit")
 
     def read(self, reader: Reader, change: Change) -> str | None:

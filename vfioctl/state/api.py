@@ -161,7 +161,7 @@ class StateApi:
         from vfioctl.vgpu.model.vgpu import VgpuState
 
         inventory = InventoryApi(self._session).inventory()
-        definitions, damaged = BindingApi(self._session).definitions()
+        definitions, damaged = BindingApi(self._session).at_boot.definitions()
         vgpus = VgpuApi(self._session)
         wanted, damaged_vgpus = vgpus.definitions()
         places = locate_all(definitions, inventory)

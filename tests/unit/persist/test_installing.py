@@ -22,6 +22,8 @@ RULE = "/etc/udev/rules.d/62-vfioctl-boot.rules"
 UNIT = "/etc/systemd/system/vfioctl-restore.service"
 ENABLED = "/etc/systemd/system/multi-user.target.wants/vfioctl-restore.service"
 EARLY = "/usr/lib/vfioctl/vfioctl-early"
+KUBELET = "/etc/systemd/system/vfioctl-kubelet.service"
+KUBELET_ENABLED = "/etc/systemd/system/multi-user.target.wants/vfioctl-kubelet.service"
 
 
 @pytest.fixture
@@ -79,6 +81,14 @@ class TestInstall:
         server.does(uninstall)
         assert ENABLED not in server.tree.links
 
+    def test_enables_no_service_that_is_for_the_administrator_to_enable(self, server: BootableHost) -> None:
+        server.does(install)
+        assert "kubelet serve" in server.tree.files[KUBELET]
+        assert KUBELET_ENABLED not in server.tree.links
+        server.edit(lambda tree: tree.put_link(KUBELET_ENABLED, KUBELET))
+        assert install(server.host).nothing_to_do, "it is left alone"
+        assert server.host.persist.not_installed() == ()
+
     def test_what_is_not_for_the_boot_may_fail(self, server: BootableHost) -> None:
         plan = install(server.host)
         optional = {change.name for change in plan.changes if change.may_fail}
@@ -115,6 +125,15 @@ class TestUninstall:
         assert present(server) == before
         assert uninstall(server.host).nothing_to_do
 
+    def test_disables_the_service_that_the_administrator_has_enabled(self, server: BootableHost, run: Run) -> None:
+        before = present(server)
+        server.does(install)
+        server.edit(lambda tree: tree.put_link(KUBELET_ENABLED, KUBELET))
+        said = run("uninstall --dry-run --simulate", str(server.file))
+        assert "systemctl stop vfioctl-kubelet.service" in said.out
+        server.does(uninstall)
+        assert present(server) == before
+
     def test_keeps_what_is_persistent(self, server: BootableHost) -> None:
         server.does(lambda host: host.binding.plan_bind(["0000:43:00.0"], persistent=True))
         before = present(server)
@@ -147,6 +166,10 @@ class TestWithThePackage:
         assert answer.code == 0
         assert "apt-get removes it" in " ".join(answer.out.split())
         assert present(with_package) == before
+
+    def test_uninstall_disables_no_service_of_it(self, with_package: BootableHost) -> None:
+        with_package.edit(lambda tree: tree.put_link(KUBELET_ENABLED, "/lib/systemd/system/vfioctl-kubelet.service"))
+        assert uninstall(with_package.host).nothing_to_do
 
     @pytest.mark.parametrize("ask", [install, uninstall])
     def test_copies_that_take_precedence_are_removed(self, with_package: BootableHost, ask: object) -> None:

@@ -176,6 +176,64 @@ class TestRemove:
         assert files(bound) == []
 
 
+class TestFiles:
+    """The definition and the udev rule of a device say the same, or the device is not well."""
+
+    RULE = f"{UDEV_RULES}/61-vfioctl-{GPU}.rules"
+
+    def entry(self, machine: BootableHost) -> tuple[State, str]:
+        (entry,) = machine.host.persist.persistent()
+        return entry.state, entry.why
+
+    def test_a_rule_that_is_missing_or_another_is_told_and_written_anew(self, bound: BootableHost, run: Run) -> None:
+        assert self.entry(bound) == (State.READY, "")
+        text = bound.tree.files[self.RULE]
+        bound.add(self.RULE, text.replace("0x2330", "0x2331"))
+        assert self.entry(bound) == (
+            State.FAILED,
+            f"its udev rule is another: vfioctl bind {GPU} --persistent writes it",
+        )
+        bound.edit(lambda tree: tree.remove(self.RULE))
+        assert self.entry(bound)[1].startswith("its udev rule is missing")
+        answer = asked(run, bound, "persist check")
+        assert answer.code == 4
+        assert "bind it anew with --persistent" in answer.err
+        bound.does(lambda host: host.binding.plan_bind([GPU], persistent=True))
+        assert bound.tree.files[self.RULE] == text
+        assert self.entry(bound) == (State.READY, "")
+
+    def test_a_rule_without_a_definition_is_told_and_removed(self, bound: BootableHost) -> None:
+        bound.edit(lambda tree: tree.remove(f"{DEVICES}/{GPU}.toml"))
+        (entry,) = bound.host.persist.persistent()
+        assert (entry.state, entry.file) == (State.FAILED, self.RULE)
+        bound.does(lambda host: host.persist.plan_remove([GPU]))
+        assert bound.host.persist.persistent() == ()
+        assert self.RULE not in bound.tree.files
+
+    @pytest.mark.parametrize("line", ["driver='vfio-pci'", 'driver="vfio-pci"', 'driver = "vfio-pci" # mine'])
+    def test_a_line_that_only_python_reads_is_damage(self, bound: BootableHost, line: str) -> None:
+        """The shell script that binds early would overlook the device."""
+        file = f"{DEVICES}/{GPU}.toml"
+        text = bound.tree.files[file]
+        bound.add(file, f"# mine\n{text}")
+        assert self.entry(bound) == (State.READY, ""), "a comment is none"
+        bound.add(file, text.replace('driver = "vfio-pci"', line))
+        state, why = self.entry(bound)
+        assert (state, why) == (State.FAILED, f"vfioctl-early does not read this line: {line}")
+
+    def test_are_removed_by_any_name_of_the_device(self, bound: BootableHost) -> None:
+        bound.does(lambda host: host.persist.plan_remove(["gpu1"]))
+        assert bound.host.persist.persistent() == ()
+
+
+def test_check_tells_that_nothing_will_be_restored(bound: BootableHost, run: Run) -> None:
+    assert asked(run, bound, "persist check").code == 0
+    bound.add("/etc/vfioctl/disabled", "")
+    answer = asked(run, bound, "persist check")
+    assert (answer.code, "the next boot restores nothing" in answer.err) == (4, True)
+    assert asked(run, bound, "persist check --json").code == 4
+
+
 class TestOthers:
     def overridden(self, machine: BootableHost, address: str = GPU, driver_name: str = "vfio-pci") -> str:
         tree, file = machine.tree, f"/etc/driverctl.d/pci-{address}"
@@ -197,17 +255,31 @@ class TestOthers:
         file = self.overridden(server)
         with pytest.raises(HostError, match="not on VFIO"):
             server.host.persist.plan_import()
-        server.does(lambda host: host.binding.plan_bind([GPU]), lambda host: host.persist.plan_import())
+        server.does(lambda host: host.binding.plan_bind([GPU]))
+        plan = server.host.persist.plan_import()
+        assert plan.intent.undone_by(plan) == (
+            f"vfioctl persist remove {GPU}",
+            f"driverctl --nosave set-override {GPU} vfio-pci",
+        )
+        server.host.apply(plan)
         assert file not in server.tree.files
         (entry,) = server.host.persist.persistent()
         assert (entry.owner, entry.state) == (Owner.VFIOCTL, State.READY)
 
     def test_are_not_taken_over_when_they_are_not_there(self, server: BootableHost) -> None:
-        with pytest.raises(UnknownDevice, match="neither driverctl nor ids"):
-            server.host.persist.plan_import()
+        assert server.host.persist.plan_import().nothing_to_do
         self.overridden(server, driver_name="nvidia")
-        with pytest.raises(UnknownDevice, match="neither driverctl nor ids"):
+        with pytest.raises(UnknownDevice, match="neither driverctl, mdevctl nor ids"):
             server.host.persist.plan_import([GPU])
+
+    def test_ids_that_stay_are_named(self, server: BootableHost) -> None:
+        tree = server.tree
+        tree.put("/proc/cmdline", "quiet vfio-pci.ids=10de:2330 ro")
+        server._keep(tree)
+        server.does(lambda host: host.binding.plan_bind([GPU]))
+        notes = server.host.persist.plan_import([GPU]).notes
+        still = "/proc/cmdline still gives vfio-pci ids=10de:2330, so every device with these: remove it there"
+        assert still in notes
 
     @pytest.mark.parametrize("text", ["", "../../x", "a b", "x" * 100, "vfio-pci\nreboot"])
     def test_a_file_with_no_driver_in_it_is_ignored(self, server: BootableHost, text: str) -> None:

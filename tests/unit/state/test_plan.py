@@ -348,7 +348,9 @@ class TestVgpus:
         (vgpu,) = state.vgpus
         kept = state.model_copy(update={"vgpus": (vgpu.model_copy(update={"at_boot": False}),)})
         assert reach(a2, kept) == [f"persist remove {UUIDS[0]}"]
-        assert str(refusals(a2.host, state)[UUIDS[0]]).startswith(f"{UUIDS[0]} exists already: a vGPU is made")
+        assert reach(a2, state) == [f"persist import {UUIDS[0]}"], "it exists, and is made persistent again"
+        a2.boots()
+        assert shown(a2.host).vgpus[0].at_boot is True
 
     @pytest.mark.parametrize(
         ("other", "words"),

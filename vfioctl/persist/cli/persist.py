@@ -14,6 +14,7 @@ from vfioctl.console.restored import tell_restored
 from vfioctl.console.waiting import seconds_in
 from vfioctl.errors import Drift
 from vfioctl.persist.api import PersistApi
+from vfioctl.persist.model.persistent import Owner, State
 
 if TYPE_CHECKING:
     from vfioctl.persist.model.persistent import Persistent
@@ -50,27 +51,39 @@ def list_persistent(ctx: typer.Context, *, as_json: AsJson = False) -> None:
   vfioctl persist check --simulate hgx8
   vfioctl persist check --simulate hgx8 --json""")
 def check(ctx: typer.Context, *, as_json: AsJson = False) -> None:
-    """Check that all that vfioctl restores is there now. Exits with 4 if something is missing, moved or damaged."""
-    wrong = [entry for entry in _listed(ctx, as_json=as_json) if not entry.is_well]
-    if wrong and as_json:
+    """Check that all that vfioctl restores is there now. Exits with 4 if something is missing, moved or damaged, or if
+    restoring is switched off.
+
+    Also tells if the initramfs has vfioctl's hook, and is older than what is persistent: no reason to exit with 4."""
+    entries, off = _listed(ctx, as_json=as_json)
+    wrong = [entry for entry in entries if not entry.is_well]
+    is_off = off and any(entry.owner is Owner.VFIOCTL for entry in entries)
+    if (wrong or is_off) and as_json:
         raise typer.Exit(Drift.exit_code)
     if wrong:
         many = "1 entry is" if len(wrong) == 1 else f"{len(wrong)} entries are"
-        raise Drift(f"{many} not as a boot should leave it", next_command="vfioctl persist restore --dry-run")
+        can_be = any(entry.state is not State.FAILED for entry in wrong)
+        raise Drift(
+            f"{many} not as a boot should leave it",
+            hint="" if can_be else "bind it anew with --persistent, or vfioctl persist remove",
+            next_command="vfioctl persist restore --dry-run" if can_be else "",
+        )
+    if is_off:
+        raise Drift("the next boot restores nothing", hint=off)
 
 
-def _listed(ctx: typer.Context, *, as_json: bool) -> "Sequence[Persistent]":
+def _listed(ctx: typer.Context, *, as_json: bool) -> "tuple[Sequence[Persistent], str]":
     api = PersistApi(opened(ctx))
-    entries, off = api.persistent(), api.switched_off()
+    entries, off, outdated = api.persistent(), api.switched_off(), api.outdated_initramfs()
     if as_json:
-        emit_document({"persistent": entries, "switched_off": off})
-    elif entries or off:
+        emit_document({"persistent": entries, "switched_off": off, "outdated_initramfs": outdated})
+    elif entries or off or outdated:
         from vfioctl.persist.render import persistent_page
 
-        draw(persistent_page(entries, off, width=width()))
+        draw(persistent_page(entries, off, outdated, width=width()))
     else:
         emit("Nothing is persistent.")
-    return entries
+    return entries, off
 
 
 @app.with_examples("""
@@ -96,7 +109,8 @@ def remove(
 
 @app.with_examples(
     """
-  vfioctl persist import --dry-run --simulate workstation""",
+  vfioctl persist import --dry-run --simulate workstation
+  vfioctl persist import 6d3f2c1a --dry-run --simulate a2""",
     name="import",
 )
 def import_devices(
@@ -104,8 +118,8 @@ def import_devices(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[DEVICE]...",
-            help="Only these devices.",
+            metavar="[DEVICE|VGPU]...",
+            help="Only these devices and vGPUs.",
             show_default=False,
         ),
     ] = None,
@@ -114,10 +128,14 @@ def import_devices(
     as_json: AsJson = False,
     yes: Yes = False,
 ) -> None:
-    """Take over devices that driverctl, or ids of vfio-pci, bind to VFIO at boot.
+    """Take over devices that driverctl or ids of vfio-pci bind to VFIO at boot, and vGPUs.
 
-    They must be on VFIO now. driverctl's files for them are removed. Ids on the kernel command line and in
-    /etc/modprobe.d stay: vfioctl changes neither; remove them yourself. mdevctl's definitions need no import."""
+    The devices must be on VFIO now. driverctl's files for them are removed. Ids on the kernel command line and in
+    /etc/modprobe.d stay: vfioctl changes neither; remove them yourself.
+
+    A vGPU that exists is created at each boot from then on, and removed by `vfioctl vgpu remove`, whoever created it.
+    Without names, these are the vGPUs that mdevctl creates at boot. Their definitions stay where mdevctl has them, and
+    are vfioctl's: `vfioctl persist remove` and `vfioctl vgpu remove` delete them."""
     session = opened(ctx)
     carry_out(session, PersistApi(session).plan_import(names or ()), dry_run=dry_run, yes=yes, as_json=as_json)
 

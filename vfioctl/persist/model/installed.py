@@ -7,7 +7,19 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from vfioctl.core.change import Change, Intent, Plan
-from vfioctl.kernel.host_paths import PACKAGED_RULES, PACKAGED_UNITS, PROGRAMS, SHARE, UDEV_RULES, UNITS
+from vfioctl.kernel.host_paths import (
+    DRACUT,
+    DRACUT_MODULE,
+    INITRAMFS_TOOLS,
+    PACKAGED_INITRAMFS_TOOLS,
+    PACKAGED_RULES,
+    PACKAGED_UNITS,
+    PROGRAMS,
+    SHARE,
+    UDEV_RULES,
+    UNITS,
+    UPDATE_INITRAMFS,
+)
 
 FILE, LINK = "installed file", "enabled unit"
 """The kinds of resource."""
@@ -19,15 +31,34 @@ FILES: Mapping[str, str] = {
     f"{UDEV_RULES}/99-vfioctl-access.rules": "udev/99-vfioctl-access.rules",
     f"{UNITS}/vfioctl-early.service": "systemd/vfioctl-early.service",
     f"{UNITS}/vfioctl-restore.service": "systemd/vfioctl-restore.service",
+    f"{UNITS}/vfioctl-kubelet.service": "systemd/vfioctl-kubelet.service",
+    f"{INITRAMFS_TOOLS}/hooks/vfioctl": "initramfs/initramfs-tools/hook",
+    f"{INITRAMFS_TOOLS}/scripts/init-top/00-vfioctl": "initramfs/initramfs-tools/init-top",
+    f"{INITRAMFS_TOOLS}/scripts/init-bottom/vfioctl": "initramfs/initramfs-tools/init-bottom",
+    f"{DRACUT_MODULE}/module-setup.sh": "initramfs/dracut/module-setup.sh",
+    f"{DRACUT_MODULE}/vfioctl-reserve.sh": "initramfs/dracut/vfioctl-reserve.sh",
+    f"{DRACUT_MODULE}/vfioctl-release.sh": "initramfs/dracut/vfioctl-release.sh",
 }
-"""Each file, and which of the package it is."""
+"""Each file, and which of the package it is. initramfs-tools runs scripts in the order of their names: udev is one."""
+ONLY_WITH: Mapping[str, str] = {
+    INITRAMFS_TOOLS: UPDATE_INITRAMFS,
+    DRACUT_MODULE: DRACUT,
+}
+"""The directories of files for programs that a host may lack, and the program."""
 LINKS: Mapping[str, str] = {
     f"{UNITS}/sysinit.target.wants/vfioctl-early.service": "../vfioctl-early.service",
     f"{UNITS}/multi-user.target.wants/vfioctl-restore.service": "../vfioctl-restore.service",
 }
 """The links that enable units, and their targets."""
+OPTIONAL_LINKS: Mapping[str, str] = {
+    f"{UNITS}/multi-user.target.wants/vfioctl-kubelet.service": "../vfioctl-kubelet.service",
+}
+"""Those that are for the administrator to make, with systemctl enable."""
+ALL_LINKS: Mapping[str, str] = {**LINKS, **OPTIONAL_LINKS}
 UNIT_NAMES = frozenset(link.rpartition("/")[2] for link in LINKS)
 """The units that a boot starts."""
+OPTIONAL_UNIT_NAMES = frozenset(link.rpartition("/")[2] for link in OPTIONAL_LINKS)
+"""The units that a boot starts if the administrator wants them."""
 COMPLETIONS: Mapping[str, str] = {
     f"{SHARE}/bash-completion/completions/vfioctl": "bash",
     f"{SHARE}/zsh/site-functions/_vfioctl": "zsh",
@@ -39,7 +70,10 @@ PAGES = f"{SHARE}/man/man1"
 PAGE = re.compile(r"vfioctl(-[a-z]{1,40})?\.1", re.ASCII)
 """The name of a manual page."""
 IN_PACKAGE: Mapping[str, str] = {
-    path: path.replace(UNITS, PACKAGED_UNITS).replace(UDEV_RULES, PACKAGED_RULES) for path in FILES
+    path: path.replace(UNITS, PACKAGED_UNITS)
+    .replace(UDEV_RULES, PACKAGED_RULES)
+    .replace(INITRAMFS_TOOLS, PACKAGED_INITRAMFS_TOOLS)
+    for path in FILES
 }
 """Where a package of the system has each of FILES. Files of the same name in /etc take precedence over them."""
 MARK = f"{PACKAGED_UNITS}/vfioctl-restore.service"
@@ -64,7 +98,7 @@ def enables(link: str) -> frozenset[str]:
     """Return the targets by which a link enables its unit, whoever made it: `vfioctl install`, systemctl, a package."""
     unit = link.rpartition("/")[2]
     places = (UNITS, PACKAGED_UNITS, PACKAGED_UNITS.removeprefix("/usr"))
-    return frozenset({LINKS[link], *(f"{place}/{unit}" for place in places)})
+    return frozenset({ALL_LINKS[link], *(f"{place}/{unit}" for place in places)})
 
 
 class InstallIntent(Intent):
@@ -113,13 +147,13 @@ def changes_of(before: Mapping[str, str], wanted: Mapping[str, str]) -> list[Cha
 
 
 def _same(name: str, now: str, wanted: Mapping[str, str]) -> bool:
-    return now == wanted.get(name, "") or (name in wanted and name in LINKS and now in enables(name))
+    return now == wanted.get(name, "") or (name in wanted and name in ALL_LINKS and now in enables(name))
 
 
 def _change(name: str, before: str, after: str) -> Change:
-    of_boot = name in FILES or name in LINKS
+    of_boot = name in FILES or name in ALL_LINKS
     return Change(
-        kind=LINK if name in LINKS else FILE,
+        kind=LINK if name in ALL_LINKS else FILE,
         name=name,
         subject=BOOT if of_boot else DOCUMENTS,
         before=before,

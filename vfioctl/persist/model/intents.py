@@ -9,6 +9,7 @@ from pydantic import Field
 from vfioctl.binding.model.definition import DEFINITION, RULE
 from vfioctl.core.change import Intent, Plan
 from vfioctl.vgpu.model.kinds import DEFINITION as VGPU_DEFINITION
+from vfioctl.vgpu.model.kinds import keeps
 
 FORGETTABLE = frozenset({DEFINITION, RULE, VGPU_DEFINITION})
 DRIVERCTL_OVERRIDE = "driverctl override"
@@ -36,23 +37,28 @@ class ForgetIntent(Intent):
 
 
 class ImportIntent(Intent):
-    """Take over devices that another program binds to VFIO at boot, and that are bound now."""
+    """Take over devices that another program binds to VFIO at boot, and that are bound now, and vGPUs that exist."""
 
     done: ClassVar[str] = "taken over"
 
     verb: Literal["persist import"] = "persist import"
-    names: tuple[str, ...] = Field(description="addresses of the devices")
+    names: tuple[str, ...] = Field(description="addresses of devices and VFs, UUIDs of mediated devices")
 
     def title(self) -> str:
         return " ".join((self.verb, *self.names))
 
     def permits(self, plan: Plan) -> bool:
-        """Return whether the plan only writes definitions of these devices, and removes driverctl's files for them."""
+        """Return whether the plan only writes definitions of these devices and vGPUs, and removes driverctl's files."""
         return all(
             change.subject in self.names
-            and (change.after != "" if change.kind in (DEFINITION, RULE) else change.kind == DRIVERCTL_OVERRIDE)
+            and (
+                change.after != "" if change.kind in FORGETTABLE else change.kind == DRIVERCTL_OVERRIDE or keeps(change)
+            )
             for change in plan.changes
         )
 
     def undone_by(self, plan: Plan) -> tuple[str, ...]:
-        return (f"vfioctl persist remove {' '.join(self.names)}",)
+        """Nothing undoes that a definition of mdevctl's is vfioctl's."""
+        own = [c.subject for c in plan.changes if c.kind in (DEFINITION, VGPU_DEFINITION) and not c.before]
+        back = [f"driverctl --nosave set-override {c.subject} {c.before}" for c in plan.changes_of(DRIVERCTL_OVERRIDE)]
+        return (*((f"vfioctl persist remove {' '.join(own)}",) if own else ()), *back)

@@ -22,15 +22,16 @@ def plan_forget(intent: ForgetIntent, changes: Sequence[Change]) -> Draft:
 def plan_import(
     inventory: Inventory,
     intent: ImportIntent,
+    names: Sequence[PciAddress],
     texts: Mapping[PciAddress, tuple[str, str]],
     overrides: Mapping[str, tuple[str, str]],
 ) -> Draft:
-    """Plan definitions for devices that are on VFIO now. `texts`: of their files. `overrides`: driverctl's file and
-    driver of those that it binds.
+    """Plan definitions for the devices in `names`, which are on VFIO now. `texts`: of their files. `overrides`: file
+    and driver of those that driverctl binds.
 
     Raises HostError if a device is not on VFIO: only what works now is made persistent."""
     changes: list[Change] = []
-    functions = [inventory.by_address[PciAddress(name)] for name in intent.names]
+    functions = [inventory.by_address[name] for name in names]
     for function in functions:
         if not function.on_vfio:
             raise HostError(

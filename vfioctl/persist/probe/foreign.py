@@ -7,17 +7,16 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 
+from vfioctl.binding.model.given_ids import COMMAND_LINE, MODPROBE, ids_in_modprobe, ids_on_command_line
 from vfioctl.kernel.host_paths import DEFINITIONS
-from vfioctl.kernel.lenient import names_in, text_of
+from vfioctl.kernel.lenient import files_in, names_in, text_of
 from vfioctl.kernel.protocol import PCI_ADDRESS, FileReader
 from vfioctl.persist.model.persistent import Owner, Persistent, State
 
 DRIVERCTL = "/etc/driverctl.d"
-COMMAND_LINE, MODPROBE = "/proc/cmdline", "/etc/modprobe.d"
 DISABLED, ARGUMENT = "/etc/vfioctl/disabled", "vfioctl.disable"
 _DRIVER = re.compile("[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
-_IDS = re.compile(r"\bvfio[-_]pci[.]ids=(\S{1,4000})", re.ASCII)
-_MODULE = (["vfio-pci"], ["vfio_pci"])
+_MOST_FILES = 200
 _AUTO = re.compile(r'"start"\s*:\s*"auto"')
 
 
@@ -43,14 +42,11 @@ def switched_off(kernel: FileReader) -> str:
 
 def given_ids(kernel: FileReader) -> Iterator[tuple[Owner, str, str]]:
     """Yield each list of ids that vfio-pci takes at boot, with who gives it, and in which file."""
-    for ids in _IDS.findall(text_of(kernel, COMMAND_LINE)):
+    for ids in ids_on_command_line(text_of(kernel, COMMAND_LINE)):
         yield Owner.COMMAND_LINE, COMMAND_LINE, ids
-    for name in names_in(kernel, MODPROBE):
-        if name.endswith(".conf"):
-            lines = map(str.split, text_of(kernel, f"{MODPROBE}/{name}").splitlines())
-            options = (words[2:] for words in lines if words[:1] == ["options"] and words[1:2] in _MODULE)
-            for word in (word for words in options for word in words if word.startswith("ids=")):
-                yield Owner.MODPROBE, f"{MODPROBE}/{name}", word.removeprefix("ids=")
+    for path in files_in(kernel, MODPROBE, ".conf")[:_MOST_FILES]:
+        for ids in ids_in_modprobe(text_of(kernel, path)):
+            yield Owner.MODPROBE, path, ids
 
 
 def mdevctl_starts(kernel: FileReader, own: Collection[str]) -> Iterator[Persistent]:

@@ -6,12 +6,39 @@ from collections.abc import Iterable, Mapping
 
 from vfioctl.kernel.lenient import names_in, target_of, text_of
 from vfioctl.kernel.protocol import FileReader
-from vfioctl.persist.model.installed import COMPLETIONS, FILES, IN_PACKAGE, LINKS, MARK, PAGE, PAGES
+from vfioctl.persist.model.installed import (
+    COMPLETIONS,
+    FILES,
+    IN_PACKAGE,
+    LINKS,
+    MARK,
+    ONLY_WITH,
+    OPTIONAL_LINKS,
+    PAGE,
+    PAGES,
+    changes_of,
+)
 
 
 def has_package(kernel: FileReader) -> bool:
     """Return whether a package of the system has installed vfioctl."""
     return kernel.has(MARK)
+
+
+def useful(kernel: FileReader, texts: Mapping[str, str]) -> Mapping[str, str]:
+    """Return those of the files to install that are not for a program that this host lacks."""
+    missing = tuple(f"{folder}/" for folder, mark in ONLY_WITH.items() if not kernel.has(mark))
+    return {path: text for path, text in texts.items() if not path.startswith(missing)}
+
+
+def differing(kernel: FileReader, texts: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the files and links for the boot that are not as in `texts`, and those of a package of another release.
+
+    Raises KernelRefused for a file that cannot be read."""
+    now = for_boot(kernel)
+    if not has_package(kernel):
+        return tuple(change.name for change in changes_of(now, useful(kernel, texts)))
+    return (*(change.name for change in changes_of(now, LINKS)), *other_release(kernel, texts))
 
 
 def for_boot(kernel: FileReader) -> Mapping[str, str]:
@@ -22,6 +49,11 @@ def for_boot(kernel: FileReader) -> Mapping[str, str]:
     else:
         files = {path: kernel.read(path) if kernel.has(path) else "" for path in FILES}
     return {**files, **{path: target_of(kernel, path) for path in LINKS}}
+
+
+def optional_links(kernel: FileReader) -> Mapping[str, str]:
+    """Return the target of each link that the administrator may have made."""
+    return {path: target_of(kernel, path) for path in OPTIONAL_LINKS}
 
 
 def documents(kernel: FileReader, wanted: Iterable[str], *, pages: bool) -> Mapping[str, str]:

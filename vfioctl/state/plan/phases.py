@@ -12,7 +12,7 @@ from vfioctl.state.model.facts import HostFacts
 from vfioctl.state.plan import compare
 from vfioctl.state.plan.places import Places
 
-REMOVE, UNBIND, COUNT, BIND, CREATE, FORGET = range(6)
+REMOVE, UNBIND, COUNT, BIND, CREATE, KEEP, FORGET = range(7)
 """The order of the changes."""
 VFS_OF = "VFs of "
 """Marks, before the address of a PF, what a change of their number is about."""

@@ -23,7 +23,6 @@ from vfioctl.vgpu.model.vgpu import Dialect, Vgpu, VgpuState
 Entry = TypeVar("Entry", bound=Value)
 _KNOWN_BY_ID = (Dialect.MDEV, Dialect.VENDOR)
 """The dialects whose vGPUs are created one by one."""
-_PARAMETERS = "vgpu_params"
 
 
 def present(facts: HostFacts) -> tuple[HostState, tuple[str, ...]]:
@@ -100,10 +99,10 @@ def _live(facts: HostFacts, left: list[str]) -> Iterator[VgpuGoal]:
 def _goal(vgpu: Vgpu, facts: HostFacts, left: list[str]) -> Iterator[VgpuGoal]:
     kind = vgpu.type if vgpu.dialect is Dialect.MDEV else vgpu.profile or vgpu.type_name or vgpu.type
     at_boot = None if vgpu.id in facts.damaged_vgpus else vgpu.id in facts.vgpus_at_boot
-    listed = vgpu.attributes.get(_PARAMETERS, "").strip()
-    parameters = {f"nvidia/{_PARAMETERS}": listed} if listed else {}
     try:
-        yield VgpuGoal(uuid=_uuid(vgpu.id), parent=vgpu.parent, type=kind, at_boot=at_boot, parameters=parameters)
+        yield VgpuGoal(
+            uuid=_uuid(vgpu.id), parent=vgpu.parent, type=kind, at_boot=at_boot, parameters=dict(vgpu.parameters)
+        )
     except ValidationError as error:
         left.append(f"{vgpu.id} is left out: {first_problem(error)}")
 

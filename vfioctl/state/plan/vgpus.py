@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from vfioctl.errors import BadDocument, BadSpec, DeviceInUse, VfioctlError
 from vfioctl.inventory.model.values import PciAddress, subject
 from vfioctl.kernel.protocol import PCI_ADDRESS
+from vfioctl.persist.model.intents import ImportIntent
 from vfioctl.state.model.difference import Later, Refusal, Step
 from vfioctl.state.model.document import HostState, Presence, VgpuGoal
 from vfioctl.state.plan import compare
-from vfioctl.state.plan.phases import CREATE, REMOVE, VFS_OF, Found
+from vfioctl.state.plan.phases import CREATE, KEEP, REMOVE, VFS_OF, Found
 from vfioctl.vgpu.model.intents import CreateVgpuIntent, RemoveVgpuIntent
 from vfioctl.vgpu.model.vgpu import Vgpu, VgpuState
 
@@ -20,6 +21,7 @@ Part = Step | Refusal | Later
 def changes_of(state: HostState, found: Found) -> Iterator[Part]:
     """Yield the changes of all vGPUs, and what cannot be changed."""
     created: dict[tuple[object, ...], list[VgpuGoal]] = {}
+    kept: list[tuple[str, str]] = []
     for goal in state.vgpus:
         if goal.name not in found.differences:
             continue
@@ -29,12 +31,16 @@ def changes_of(state: HostState, found: Found) -> Iterator[Part]:
         elif goal.state is Presence.ABSENT:
             if vgpu is not None:
                 yield _removed(goal, vgpu)
+        elif vgpu is not None and goal.at_boot:
+            kept.append((goal.name, vgpu.id))
         elif vgpu is None and compare.parent_of(goal, found.places) is None:
             yield Later(name=goal.name, what=f"its parent {goal.parent} does not exist yet")
         elif vgpu is None:
             alike = (goal.parent, goal.type, tuple(goal.parameters.items()), goal.at_boot, goal.uuid is None)
             created.setdefault(alike, []).append(goal)
     yield from (_created(goals, found) for goals in created.values())
+    if kept:
+        yield _kept(kept)
 
 
 def _refused(goal: VgpuGoal, vgpu: Vgpu | None, found: Found) -> VfioctlError | None:
@@ -60,12 +66,6 @@ def _unchangeable(goal: VgpuGoal, vgpu: Vgpu, found: Found) -> VfioctlError | No
         return DeviceInUse(
             f"{vgpu.id} exists, and its {words}",
             hint="vfioctl changes no vGPU that a guest may have: remove it first",
-            next_command=f"vfioctl vgpu remove {vgpu.id}",
-        )
-    if goal.at_boot and found.of(name, compare.AT_BOOT):
-        return BadSpec(
-            f"{vgpu.id} exists already: a vGPU is made persistent when it is created",
-            hint="remove it first",
             next_command=f"vfioctl vgpu remove {vgpu.id}",
         )
     return None
@@ -95,6 +95,13 @@ def _removed(goal: VgpuGoal, vgpu: Vgpu) -> Step:
         changes=own | {vgpu.parent, vgpu.card, f"{VFS_OF}{vgpu.card}"},
         needs=own,
     )
+
+
+def _kept(kept: Sequence[tuple[str, str]]) -> Step:
+    """The change that has vGPUs which exist created at boot: their names in the document, and their ids."""
+    names, ids = zip(*kept, strict=True)
+    own: frozenset[str] = frozenset(ids)
+    return Step(phase=KEEP, intent=ImportIntent(names=ids), names=names, own=own, changes=frozenset(), needs=own)
 
 
 def _created(goals: list[VgpuGoal], found: Found) -> Step:

@@ -1,0 +1,1 @@
+"""What the use cases of persistence do: plan taking over what other programs restore."""
