@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from vfioctl.domain.model.build import Comparison
     from vfioctl.domain.model.finding import CheckDocument
     from vfioctl.domain.model.fleet import FleetSpec
+    from vfioctl.domain.model.libvirt import Libvirt
     from vfioctl.domain.model.listing import DomainListDocument, DomainShowDocument
+    from vfioctl.domain.model.planned import PlannedGuest
     from vfioctl.domain.model.spec import DomainSpec
     from vfioctl.domain.model.verification import Verification
     from vfioctl.domain.probe.domains import Domains
@@ -116,6 +118,15 @@ class DomainApi:
         from vfioctl.domain.probe.listing import show_document
 
         return show_document(self.domains.find(name, connect), self.held(connect=connect))
+
+    def planned(self, *, connect: str = "") -> tuple[Libvirt, tuple[PlannedGuest, ...]]:
+        """Return libvirt with its versions, and the domains that have devices of the host, as they start the next time.
+        `unknown` of libvirt says why if it cannot be asked: then there are none. Raises BadSpec."""
+        from vfioctl.domain.probe.domains import read_libvirt
+        from vfioctl.domain.probe.planned import planned_guests
+
+        libvirt = read_libvirt(self._session.kernel, self.domains.uri(connect))
+        return libvirt, tuple(planned_guests(self.domains.known(libvirt, as_defined=True)))
 
     @cached_property
     def domains(self) -> Domains:

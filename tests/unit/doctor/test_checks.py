@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -10,8 +10,19 @@ import pytest
 
 from vfioctl.core.marks import Mark, MarkKind
 from vfioctl.doctor.checks.table import CHECKS, examine
-from vfioctl.doctor.model.facts import Facts, FileText, Framebuffer, ModuleState, Pages
+from vfioctl.doctor.model.facts import (
+    CdiFile,
+    Facts,
+    FileText,
+    Framebuffer,
+    KataLine,
+    LockLimit,
+    ModuleState,
+    Pages,
+)
 from vfioctl.doctor.model.result import Result, Status
+from vfioctl.domain.model.libvirt import Libvirt
+from vfioctl.domain.model.planned import PlannedGuest
 from vfioctl.inventory.model.functions import Bar, Function, Inventory
 from vfioctl.inventory.model.machine import Group, Iommu, NumaNode, Processor
 from vfioctl.inventory.model.values import PciAddress
@@ -66,7 +77,6 @@ def facts_of(*functions: Function, **facts: Any) -> Facts:
         "irq_chips": ("IR-IO-APIC", "IR-PCI-MSI"),
         "vfio_pci": ModuleState.LOADED,
         "nodes": {"/dev/vfio/vfio": 0o666},
-        "memory_bytes": 128 * GIB,
     }
     return Facts(**(healthy | facts))
 
@@ -119,6 +129,16 @@ def twins(**facts: Any) -> Facts:
     return facts_of(function(GPU), function(TWIN), **facts)
 
 
+def with_bmc(**facts: Any) -> Facts:
+    """A GPU on node 0, and the boot display of a BMC on node 1."""
+    return facts_of(function(GPU), function(TWIN, vendor_id="1a03", driver="ast", numa_node=1, boot_vga=True), **facts)
+
+
+def noded(nodes: dict[str, int | None], group: str = "", claims: tuple[str, ...] = ()) -> Facts:
+    """VFIO's nodes with these modes and this group. `claims`: with devices that somebody may open by iommufd."""
+    return facts_of(nodes=nodes, node_groups=dict.fromkeys(nodes, group) if group else {}, iommufd_claims=claims)
+
+
 def framed(gpu: Function) -> Facts:
     return facts_of(gpu, framebuffers=(Framebuffer("efi-framebuffer", "efi-framebuffer.0"),))
 
@@ -139,6 +159,70 @@ def at_boot(state: State = State.READY) -> Persistent:
     """One device that a boot binds."""
     now, file = "0000:43:00.0" if state is State.MOVED else "", "/etc/vfioctl/devices.d/0000:41:00.0.toml"
     return Persistent(name=GPU, goal="vfio-pci", owner=Owner.VFIOCTL, state=state, file=file, now=now)
+
+
+def below(switch: str, *others: str) -> Facts:
+    """A GPU and a disk in one group, which have these bridges above them."""
+    bridges = {PciAddress(name): name for name in (switch, *others)}
+    gpu = function(GPU, upstream=PciAddress(switch))
+    disk = function(DISK, class_code="010802", iommu_group=0x41, upstream=PciAddress(others[-1] if others else switch))
+    ports = (function(address, class_code="060400", iommu_group=None) for address in bridges)
+    return facts_of(gpu, disk, *ports)
+
+
+def virtual(*, has_kvm: bool | None = True, caps: tuple[FileText, ...] = ()) -> Facts:
+    return facts_of(processor=Processor(arch="x86_64", is_guest=True, has_kvm=has_kvm), caps=caps)
+
+
+def resizable(text: str | None, *, refused: str = "") -> Facts:
+    return facts_of(resizable={GPU: {1: file(text, refused=refused)}})
+
+
+def wide(bits: int) -> Facts:
+    processor = Processor(arch="x86_64", address_bits=bits)
+    return facts_of(function(GPU, prefetchable_64=128 * GIB), processor=processor)
+
+
+def planned(memory: int, piece: int = 0, security: str = "") -> Facts:
+    """A host with this guest, on which VFIO maps at most 65,536 pieces of memory."""
+    guest = PlannedGuest(memory, domain="one", piece=piece, pieces_for="small pieces", security=security)
+    return facts_of(dma_entries=file("65535"), guests=(guest,))
+
+
+def locking(limit: int | None, memory: int | None = None, unread: FileText | None = None) -> Facts:
+    known = LockLimit("c1", "ada", limit, "/etc/security/limits.conf: ada - memlock 1", memory, unread)
+    return facts_of(lock_limits=(known,))
+
+
+def asked(version: int | None, qemu: int | None, *functions: Function, **facts: Any) -> Facts:
+    return facts_of(*functions, libvirt=Libvirt(uri="test:///default", version=version, hypervisor=qemu), **facts)
+
+
+def pieces(*counts: int) -> Facts:
+    """Free memory of node 0, in pieces of 4 KiB and of each double."""
+    zones = f"Node 0, zone DMA {' '.join(['0'] * 11)}\nNode 0, zone Normal {' '.join(map(str, counts))} \n"
+    return facts_of(buddyinfo=file(zones))
+
+
+def kata(**lines: bool | None) -> Facts:
+    """The lines of the check by name, and whether they are well."""
+    return facts_of(kata=tuple(KataLine(name, "as it is", "set it", is_well) for name, is_well in lines.items()))
+
+
+def early(gpu: Function, text: str = "", **facts: Any) -> Facts:
+    """A host that should give a GPU to VFIO at boot. `text`: of a file about its initramfs."""
+    files = (FileText("/etc/initramfs-tools/modules", text),) if text else ()
+    return facts_of(gpu, **({"persistent": (at_boot(),), "initramfs": files} | facts))
+
+
+BROKEN_1 = f"Node 0, zone Normal {' '.join(['0'] * 10)} 1024\nNode 1, zone Normal {1 << 20} {' '.join(['0'] * 10)}"
+VGPU = "0a1b2c3d-0000-4000-8000-000000000001"
+LOST_VGPU = Persistent(
+    name=VGPU, goal="nvidia-63", owner=Owner.VFIOCTL, state=State.FAILED, file=f"/etc/mdevctl.d/x/{VGPU}", why="lost"
+)
+LARGE = function(GPU, prefetchable_64=64 * GIB)
+BY_IDS = file("vfio-pci.ids=10de:2684")
+NATIVE = ("nouveau", "nvidia", "vfio-pci")
 
 
 class Case(NamedTuple):
@@ -177,12 +261,23 @@ CASES = (
     Case("noiommu", PASS, lambda: facts_of(noiommu=file("N"))),
     Case("noiommu", FAIL, lambda: facts_of(noiommu=file("Y")), "enable_unsafe_noiommu_mode"),
     Case("noiommu", NA, facts_of),
+    Case("nested", PASS, virtual, "a virtual machine with KVM"),
+    Case("nested", PASS, lambda: virtual(caps=(file("d2008c222f0686"),)), "d2008c222f0686"),
+    Case("nested", FAIL, lambda: virtual(has_kvm=False), "nested=1"),
+    Case("nested", NOTE, lambda: virtual(caps=(file("d2008c222f0606"),)), "caching_mode='on'"),
+    Case("nested", UNKNOWN, lambda: virtual(caps=(file("what"),)), "no number"),
+    Case("nested", UNKNOWN, lambda: virtual(caps=(REFUSED,)), "run it as root"),
+    Case("nested", NA, lambda: facts_of(processor=Processor(arch="x86_64", is_guest=False)), "no virtual machine"),
+    Case("nested", NA, facts_of, "not known"),
     Case("iommu-group", PASS, facts_of, "1 device"),
     Case("iommu-group", FAIL, lambda: facts_of(function(GPU, iommu_group=None)), GPU),
     Case("iommu-group", NA, off),
     Case("group-sharing", PASS, lambda: facts_of(*SHARED)),
     Case("group-sharing", PASS, lambda: facts_of(*SHARED, BRIDGE)),
     Case("group-sharing", FAIL, lambda: facts_of(*SHARED, STRANGER), f"group 65: {GPU} with {DISK}"),
+    Case("group-sharing", FAIL, lambda: facts_of(*SHARED, STRANGER), f"would be {GPU}, {AUDIO} alone"),
+    Case("group-sharing", FAIL, lambda: below("0000:00:01.0"), "not below 0000:00:01.0, where they meet"),
+    Case("group-sharing", FAIL, lambda: below("0000:00:01.0", "0000:00:02.0"), "ACS for the root ports"),
     Case("group-sharing", NA, lambda: facts_of(function(GPU, iommu_group=None))),
     Case("reserved-memory", PASS, lambda: facts_of(reserved={0x41: file(REGIONS)}), "1 IOMMU group"),
     Case("reserved-memory", PASS, lambda: facts_of(reserved={0x41: file(f"{REGIONS}\n{RMRR}-relaxable")})),
@@ -200,10 +295,31 @@ CASES = (
     Case("vfio-node", NA, lambda: facts_of(nodes={}, has_dev=False), "captured"),
     Case("vfio-node-mode", PASS, facts_of, "0666"),
     Case("vfio-node-mode", FAIL, lambda: facts_of(nodes={"/dev/vfio/vfio": 0o600}), "0600"),
+    Case("vfio-node-mode", FAIL, lambda: noded({"/dev/vfio/vfio": 0o660}), "0660 and the group root"),
+    Case("vfio-node-mode", FAIL, lambda: noded({"/dev/vfio/vfio": 0o600}, "kvm"), "0600 and the group kvm"),
+    Case("vfio-node-mode", PASS, lambda: noded({"/dev/vfio/vfio": 0o660}, "kvm"), "0660 and the group kvm"),
+    Case("vfio-node-mode", PASS, lambda: noded({"/dev/vfio/vfio": 0o666, "/dev/iommu": 0o600})),
+    Case("vfio-node-mode", NOTE, lambda: noded({"/dev/vfio/vfio": 0o666, "/dev/iommu": 0o600}, claims=("c1",)), "c1"),
+    Case("vfio-node-mode", FAIL, lambda: noded({"/dev/iommu": 0o660}, claims=("c1",)), "0660 and the group root"),
+    Case("vfio-node-mode", PASS, lambda: noded({"/dev/iommu": 0o660}, "kvm", claims=("c1",)), "the group kvm"),
+    Case("vfio-node-mode", NA, lambda: noded({"/dev/iommu": None}, claims=("c1",)), "/dev/iommu is not recorded"),
+    Case("vfio-node-mode", NA, lambda: noded({"/dev/iommu": 0o600}), "no /dev/vfio/vfio"),
     Case("vfio-node-mode", NA, lambda: facts_of(nodes={"/dev/vfio/vfio": None}), "not recorded"),
     Case("vfio-node-mode", NA, lambda: facts_of(nodes={}), "no /dev/vfio/vfio"),
     Case("vfio-ids", PASS, lambda: facts_of(command_line=file("vfio-pci.ids=10de:2684")), "single"),
     Case("vfio-ids", FAIL, lambda: twins(command_line=file("vfio-pci.ids=10de:2684,8086:1")), f"{GPU}, {TWIN}"),
+    Case("vfio-ids", NOTE, lambda: facts_of(on_vfio(), on_vfio(TWIN), command_line=BY_IDS), f"{GPU}, {TWIN}"),
+    Case("vfio-ids", NOTE, lambda: facts_of(on_vfio(), function(TWIN, driver=None), command_line=BY_IDS)),
+    Case("vfio-ids", NOTE, lambda: facts_of(on_vfio(), on_vfio(TWIN, boot_vga=True), command_line=BY_IDS)),
+    Case("vfio-ids", FAIL, lambda: facts_of(on_vfio(), function(TWIN), command_line=BY_IDS), f"uses {TWIN} (nvidia)"),
+    Case(
+        "vfio-ids",
+        FAIL,
+        lambda: facts_of(on_vfio(), function(TWIN, driver=None, boot_vga=True), command_line=BY_IDS),
+        "the boot display",
+    ),
+    Case("vfio-ids", FAIL, lambda: twins(command_line=file("vfio-pci.ids=10de:ffffffff")), f"{GPU}, {TWIN}"),
+    Case("vfio-ids", PASS, lambda: twins(command_line=file("vfio-pci.ids=10de:2684:ffffffff:ffffffff:040300:ffff00"))),
     Case("vfio-ids", FAIL, lambda: twins(modprobe=(file("# x\noptions vfio-pci ids=10de:2684"),)), "/a/file"),
     Case("vfio-ids", PASS, lambda: twins(command_line=file("vfio_pci.ids=10de:2684:1:2"))),
     Case("vfio-ids", UNKNOWN, lambda: facts_of(modprobe=(REFUSED,))),
@@ -224,7 +340,17 @@ CASES = (
     Case("bars", NA, lambda: facts_of(STRANGER)),
     Case("large-bars", PASS, facts_of),
     Case("large-bars", NOTE, lambda: facts_of(function(GPU, prefetchable_64=128 * GIB)), "128 GiB"),
+    Case("large-bars", NOTE, lambda: wide(46), "vfioctl domain build sizes it"),
+    Case("large-bars", NOTE, lambda: wide(39), "has 64 GiB for BARs"),
     Case("large-bars", NA, lambda: facts_of(STRANGER)),
+    Case("resizable-bars", PASS, lambda: resizable("0000000000007f00"), "as large as they can be"),
+    Case("resizable-bars", NOTE, lambda: resizable("000000000000ff00"), "BAR 1: 16 GiB of 32 GiB"),
+    Case("resizable-bars", NOTE, lambda: resizable("000000000000ff00"), f"echo 15 > /sys/bus/pci/devices/{GPU}/res"),
+    Case("resizable-bars", UNKNOWN, lambda: resizable("0"), "no set of sizes"),
+    Case("resizable-bars", UNKNOWN, lambda: resizable("many")),
+    Case("resizable-bars", UNKNOWN, lambda: resizable(None, refused="EIO"), "EIO"),
+    Case("resizable-bars", NA, facts_of, "whose size can be changed"),
+    Case("resizable-bars", NA, lambda: facts_of(STRANGER), "no GPU"),
     Case("framebuffer", PASS, lambda: facts_of(function(GPU, boot_vga=True))),
     Case("framebuffer", FAIL, lambda: framed(on_vfio(boot_vga=True)), "efi-framebuffer.0 > "),
     Case("framebuffer", NOTE, lambda: framed(function(GPU, boot_vga=True)), "vfioctl bind releases it"),
@@ -241,23 +367,61 @@ CASES = (
     Case("sleep", PASS, lambda: facts_of(on_vfio(power_state="D3cold", d3cold_allowed=False))),
     Case("sleep", NOTE, lambda: facts_of(on_vfio(power_state="D3cold", d3cold_allowed=True)), "d3cold_allowed"),
     Case("sleep", NA, facts_of),
-    Case("dma-entries", PASS, lambda: facts_of(dma_entries=file("65535"))),
-    Case(
-        "dma-entries",
-        NOTE,
-        lambda: facts_of(dma_entries=file("65535"), memory_bytes=256 * GIB),
-        "dma_entry_limit=262144",
-    ),
+    Case("dma-entries", PASS, lambda: facts_of(dma_entries=file("65535")), "no guest is planned"),
     Case("dma-entries", UNKNOWN, lambda: facts_of(dma_entries=file("many"))),
     Case("dma-entries", UNKNOWN, lambda: facts_of(dma_entries=REFUSED)),
+    Case("dma-entries", PASS, lambda: planned(4096 * GIB)),
+    Case("dma-entries", PASS, lambda: planned(128 * GIB, 2 << 20)),
+    Case("dma-entries", NOTE, lambda: planned(256 * GIB, 2 << 20), "domain one may need 131072, for small pieces"),
+    Case("dma-entries", NOTE, lambda: planned(256 * GIB, 2 << 20), "echo 262144 > /a/file"),
+    Case("dma-entries", FAIL, lambda: planned(64 * GIB, 4096, security="sev-snp"), "dma_entry_limit=33554432"),
+    Case("dma-entries", PASS, lambda: planned(64 * GIB, security="sev-snp")),
     Case("dma-entries", NA, facts_of),
+    Case("memlock", PASS, lambda: locking(None), "ada: any amount"),
+    Case("memlock", PASS, lambda: locking(32 * GIB, 16 * GIB), "ada: 32 GiB"),
+    Case("memlock", FAIL, lambda: locking(8 << 20, 16 * GIB), "`ada - memlock 17825792`"),
+    Case("memlock", FAIL, lambda: locking(8 << 20), "`ada - memlock unlimited`"),
+    Case("memlock", NOTE, lambda: locking(32 * GIB), "a guest of more than 32 GiB"),
+    Case("memlock", UNKNOWN, lambda: locking(8 << 20, unread=REFUSED), "run it as root"),
+    Case("memlock", UNKNOWN, lambda: facts_of(labels_hidden=True), "only root and the group vfioctl may read"),
+    Case("memlock", NA, facts_of),
+    Case("libvirt", PASS, lambda: asked(9_000_000, 7_002_022), "libvirt 9.0, QEMU 7.2"),
+    Case("libvirt", PASS, lambda: asked(None, None, LARGE), "libvirt ?, QEMU ?"),
+    Case("libvirt", PASS, lambda: asked(8_007_000, None, LARGE), "libvirt 8.7"),
+    Case("libvirt", FAIL, lambda: asked(8_006_000, None, LARGE), "libvirt 8.7 or later"),
+    Case("libvirt", FAIL, lambda: asked(12_000_000, None, nodes={"/dev/iommu": 0o660}), "libvirt 12.1 or later"),
+    Case("libvirt", PASS, lambda: asked(12_001_000, None, nodes={"/dev/iommu": 0o660})),
+    Case(
+        "libvirt",
+        FAIL,
+        lambda: asked(11_000_000, 9_001_000, guests=(PlannedGuest(GIB, domain="one", security="sev-snp"),)),
+        "domain one",
+    ),
+    Case(
+        "libvirt",
+        PASS,
+        lambda: asked(11_000_000, 9_002_000, guests=(PlannedGuest(GIB, domain="one", security="sev-snp"),)),
+    ),
+    Case("libvirt", UNKNOWN, lambda: facts_of(libvirt=Libvirt(uri="qemu:///system", unknown="no answer")), "no answer"),
+    Case("libvirt", NA, facts_of),
     Case("hugepages", PASS, lambda: facts_of(hugepages=(PAGES,)), "256 of 512"),
-    Case("hugepages", FAIL, lambda: facts_of(hugepages=(PAGES._replace(node=1),)), "node0/hugepages"),
+    Case("hugepages", NOTE, lambda: facts_of(hugepages=(PAGES._replace(node=1),)), "node0/hugepages"),
+    Case("hugepages", NOTE, lambda: facts_of(hugepages=(Pages(1, GIB, 8, 8),)), "hugepagesz=1G hugepages=0:NUMBER,1:8"),
+    Case("hugepages", PASS, lambda: with_bmc(hugepages=(PAGES,)), "256 of 512"),
     Case("hugepages", NOTE, lambda: facts_of(hugepages=(PAGES._replace(free=0),)), "in use"),
     Case("hugepages", NA, lambda: facts_of(hugepages=(PAGES._replace(total=0, free=0),))),
     Case("hugepages", NA, lambda: facts_of(STRANGER, hugepages=(PAGES,)), "no GPU"),
+    Case("fragmentation", PASS, lambda: pieces(*[0] * 10, 1024), "node 0: 4 GiB of 4 GiB"),
+    Case("fragmentation", PASS, lambda: pieces(100, *[0] * 10), "node 0: 0"),
+    Case("fragmentation", NOTE, lambda: pieces(1 << 20, *[0] * 9, 512), "node 0: 2 GiB of 6 GiB"),
+    Case("fragmentation", PASS, lambda: with_bmc(buddyinfo=file(BROKEN_1))),
+    Case("fragmentation", UNKNOWN, lambda: facts_of(buddyinfo=REFUSED), "run it as root"),
+    Case("fragmentation", UNKNOWN, lambda: facts_of(buddyinfo=file("Node 0, zone Normal many"))),
+    Case("fragmentation", NA, facts_of),
+    Case("fragmentation", NA, lambda: facts_of(STRANGER, buddyinfo=file("x")), "no GPU"),
     Case("isolated-cpus", PASS, lambda: facts_of(isolated=file("2-7"))),
     Case("isolated-cpus", NOTE, lambda: facts_of(isolated=file("8-15")), "NUMA node 0"),
+    Case("isolated-cpus", PASS, lambda: with_bmc(isolated=file("2-7"))),
     Case("isolated-cpus", UNKNOWN, lambda: facts_of(isolated=REFUSED)),
     Case("isolated-cpus", NA, lambda: facts_of(isolated=file("(null)"))),
     Case("unsigned-modules", PASS, lambda: facts_of(lockdown=file("[none] integrity confidentiality"))),
@@ -275,7 +439,7 @@ CASES = (
     Case("fabric-manager", NA, lambda: facts_of(replace(NVSWITCH, driver="vfio-pci"))),
     Case("udev-rules", PASS, lambda: ruled(RULES)),
     Case("udev-rules", NOTE, lambda: ruled(RULES._replace(text="older")), "differs"),
-    Case("udev-rules", NOTE, lambda: ruled(RULES._replace(text=None)), "install -m 644 /opt/60-vfioctl.rules"),
+    Case("udev-rules", PASS, lambda: ruled(RULES._replace(text=None)), "claims with --access"),
     Case("udev-rules", UNKNOWN, lambda: ruled(RULES._replace(text=None, refused="EACCES"))),
     Case("udev-rules", NA, facts_of),
     Case("unfinished", PASS, facts_of),
@@ -287,9 +451,24 @@ CASES = (
     Case("claims", UNKNOWN, lambda: facts_of(claims=1, compare_problem="no libvirt"), "no libvirt"),
     Case("claims", UNKNOWN, lambda: facts_of(ledger_problem="it is damaged")),
     Case("claims", NA, facts_of),
+    Case("cdi", PASS, lambda: facts_of(cdi=(CdiFile("/var/run/cdi/vfioctl.json"),)), "valid"),
+    Case("cdi", FAIL, lambda: facts_of(cdi=(CdiFile("/x", problems=("no kind",)),)), "no kind"),
+    Case("cdi", FAIL, lambda: facts_of(cdi=(CdiFile("/x", missing=("/dev/vfio/12",)),)), "/dev/vfio/12"),
+    Case("cdi", FAIL, lambda: facts_of(cdi=(CdiFile("/x", twins=("/etc/cdi/y.json",)),)), "/etc/cdi/y.json"),
+    Case("cdi", UNKNOWN, lambda: facts_of(cdi=(CdiFile("/x", problems=("x",), unread=REFUSED),)), "run it as root"),
+    Case("cdi", UNKNOWN, lambda: facts_of(cdi_problem="EACCES"), "EACCES"),
+    Case("cdi", NA, facts_of),
+    Case("kata", PASS, lambda: kata(ports=True, mode=True), "2 lines well"),
+    Case("kata", PASS, lambda: kata(ports=True, mode=None), "not checked: mode"),
+    Case("kata", FAIL, lambda: kata(ports=True, mode=False), "mode: as it is"),
+    Case("kata", UNKNOWN, lambda: facts_of(kata_problem="EACCES"), "EACCES"),
+    Case("kata", NA, facts_of),
     Case("persistent", PASS, lambda: facts_of(persistent=(at_boot(),)), "all of it is there"),
     Case("persistent", FAIL, lambda: facts_of(persistent=(at_boot(State.ABSENT),)), "vfioctl persist restore"),
     Case("persistent", FAIL, lambda: facts_of(persistent=(at_boot(State.FAILED),)), "takes nothing in its place"),
+    Case("persistent", FAIL, lambda: facts_of(persistent=(at_boot(State.FAILED),)), f"vfioctl persist remove {GPU}"),
+    Case("persistent", FAIL, lambda: facts_of(persistent=(at_boot(State.FAILED),)), f"bind {GPU} --persistent"),
+    Case("persistent", FAIL, lambda: facts_of(persistent=(LOST_VGPU,)), "remedy='if it is gone for good:'"),
     Case("persistent", FAIL, lambda: facts_of(persistent=(at_boot(State.MOVED),)), "vfioctl bind 0000:43:00.0"),
     Case(
         "persistent", NOTE, lambda: facts_of(persistent=(at_boot(),), switched_off="/etc/vfioctl/disabled"), "remove it"
@@ -301,7 +480,39 @@ CASES = (
     Case("boot-files", PASS, lambda: facts_of(persistent=(at_boot(),), has_package=True), "of this system"),
     Case("boot-files", FAIL, lambda: with_package("/etc/x"), "vfioctl install"),
     Case("boot-files", FAIL, lambda: with_package("/usr/lib/x"), "one release only"),
+    Case(
+        "boot-files",
+        NOTE,
+        lambda: facts_of(persistent=(at_boot(),), outdated_initramfs="/boot/i is older than /etc/x: dracut --force"),
+        "dracut --force",
+    ),
+    Case("boot-files", NOTE, lambda: facts_of(outdated_initramfs="/boot/i is older: dracut --force"), "dracut"),
     Case("boot-files", NA, facts_of),
+    Case("first-driver", PASS, lambda: early(on_vfio(available_drivers=NATIVE)), "1 device"),
+    Case("first-driver", PASS, lambda: early(on_vfio(available_drivers=NATIVE), "# nvidia\nomit_drivers+=nvidia")),
+    Case("first-driver", PASS, lambda: early(on_vfio(), persistent=(), command_line=BY_IDS)),
+    Case("first-driver", NOTE, lambda: early(on_vfio(available_drivers=NATIVE), "nvidia"), "puts nvidia into"),
+    Case("first-driver", PASS, lambda: early(on_vfio(available_drivers=NATIVE), "nvidia", in_initramfs=True)),
+    Case(
+        "first-driver",
+        NOTE,
+        lambda: early(
+            on_vfio(available_drivers=NATIVE),
+            "nvidia",
+            in_initramfs=True,
+            outdated_initramfs="/boot/i is older than /etc/x: dracut -f",
+        ),
+        "puts nvidia into",
+    ),
+    Case("first-driver", FAIL, lambda: early(function(GPU), "nvidia", in_initramfs=True), f"{GPU} is on nvidia"),
+    Case("first-driver", NOTE, lambda: early(on_vfio(), built_in={GPU: ("xhci_pci",)}), "xhci_pci is built into"),
+    Case("first-driver", NOTE, lambda: early(on_vfio(available_drivers=NATIVE), "HOOKS=(base kms)"), "the hook kms"),
+    Case("first-driver", FAIL, lambda: early(function(GPU), "nvidia"), f"{GPU} is on nvidia"),
+    Case("first-driver", FAIL, lambda: early(function(GPU), persistent=(), command_line=BY_IDS), "nvidia has it"),
+    Case("first-driver", UNKNOWN, lambda: early(function(GPU)), "which driver had it first"),
+    Case("first-driver", UNKNOWN, lambda: early(on_vfio(), initramfs=(REFUSED,)), "run it as root"),
+    Case("first-driver", NA, lambda: early(function(GPU), switched_off="/etc/vfioctl/disabled")),
+    Case("first-driver", NA, facts_of),
 )
 
 
@@ -339,14 +550,27 @@ def test_nothing_is_wrong_with_a_healthy_host() -> None:
     assert not wrong
 
 
+TEXTS = (
+    "command_line",
+    "unsafe_interrupts",
+    "noiommu",
+    "dma_entries",
+    "isolated",
+    "lockdown",
+    "buddyinfo",
+    "secure_boot",
+)
+
+
 def test_hostile_texts_cost_no_check() -> None:
     for text in ("", "\0", "9" * 5000, "-1", "\x1b]0;x\x07", "ids=" + "," * 5000, "options vfio-pci ids=::::", "[none"):
         bad = FileText("/x", text)
-        texts: Mapping[str, Any] = {
-            **dict.fromkeys(
-                ("command_line", "unsafe_interrupts", "noiommu", "dma_entries", "isolated", "lockdown"), bad
-            )
-        }
-        many = {"modprobe": (bad,), "ecaps": (bad,), "secure_boot": bad, "udev_rules": (bad,), "irq_chips": (text,)}
-        names = {result.check for result in examine(facts_of(**texts, **many))}
-        assert names == {check.name for check in CHECKS}
+        facts = facts_of(
+            **dict.fromkeys(TEXTS, bad),
+            **dict.fromkeys(("modprobe", "ecaps", "caps", "udev_rules", "initramfs"), (bad,)),
+            irq_chips=(text,),
+            resizable={GPU: {1: bad}},
+            persistent=(at_boot(),),
+            processor=Processor(arch="x86_64", is_guest=True, has_kvm=True),
+        )
+        assert {result.check for result in examine(facts)} == {check.name for check in CHECKS}

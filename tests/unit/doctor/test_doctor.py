@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -130,3 +132,29 @@ def test_claims_that_differ_from_the_machine(run: Run) -> None:
     answer = run("doctor --simulate hgx8")
     assert answer.code == 1
     assert "-> vfioctl reconcile --simulate hgx8" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("name", "check", "status", "word"),
+    [
+        ("lab-amd", "nested", "pass", "a virtual machine with KVM"),
+        ("microvm", "nested", "fail", "neither vmx nor svm"),
+        ("lab-conventional", "group-sharing", "fail", "not below 0000:03:00.0, where they meet"),
+    ],
+)
+def test_recordings_of_real_machines(run: Run, name: str, check: str, status: str, word: str) -> None:
+    document = run(f"doctor --json --host {HOSTS / 'recorded' / name}.host").document
+    (result,) = [result for result in document["results"] if result["check"] == check]
+    assert result["status"] == status
+    assert word in str(result)
+
+
+def test_comparing_claims_without_vgpus_imports_no_pydantic(run: Run) -> None:
+    """It would take a tenth of the time on a large host."""
+    assert run("claim create --owner vm/one --gpus 1 --cpus 2 --yes --simulate hgx8").code == 0
+    program = (
+        "import sys\nfrom vfioctl.host import Host\nfacts = Host.simulated('hgx8').doctor.facts()\n"
+        "print(facts.claims, facts.compare_problem, *sorted({'pydantic', 'libvirt'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["1"], done

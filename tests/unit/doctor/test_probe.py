@@ -96,6 +96,18 @@ def test_interrupt_controllers_and_capabilities() -> None:
     assert [file.text for file in files.read_ecaps(kernel)] == ["f020da"]
 
 
+def test_capabilities_of_a_virtual_machine(tmp_path: Path) -> None:
+    tree = copy(original("lab"))
+    tree.put(f"{tree.resolve('/sys/class/iommu/dmar0')}/intel-iommu/cap", "d2008c222f0606")
+    tree.put_refused("/sys/class/iommu/dmar1/intel-iommu/cap", errno.EACCES)
+    assert [(file.text, file.refused) for file in facts_in(tree, tmp_path).caps] == [
+        ("d2008c222f0606", ""),
+        (None, "EACCES"),
+    ]
+    (result,) = [result for result in examine(facts_in(tree, tmp_path)) if result.check == "nested"]
+    assert result.status is Status.NOTE
+
+
 def test_hugepages_of_the_nodes() -> None:
     home = "/sys/devices/system/node/node0/hugepages"
     kernel = recorded(
@@ -121,7 +133,15 @@ def test_the_permissions_of_a_node(tmp_path: Path) -> None:
         assert caught.value.symbol == "ENODATA"
 
 
+def test_the_groups_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = recorded(**{"/etc/group": "root:x:0:\nkvm:x:104:ada"})
+    owners = {"/a": "0:104:660", "/b": "0:0:660", "/c": "0:7:660", "/d": "", "/e": "0:x:660"}
+    monkeypatch.setattr(files, "permissions_of", lambda _, path: owners[path])
+    assert files.read_groups(kernel, owners) == {"/a": "kvm", "/c": "7"}
+
+
 READ = (
+    "/proc/buddyinfo",
     "/proc/cmdline",
     "/proc/cpuinfo",
     "/proc/sys/kernel/osrelease",

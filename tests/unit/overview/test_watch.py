@@ -72,7 +72,11 @@ class TestASimulatedHost:
         with watched(Host.simulated(str(file))) as events:
             other = Host.simulated(str(file))
             claim = other.claims.create(ClaimRequest(owner="vm/a", devices=(GPU,))).claim
-        told = {(e.action, e.subject, e.addresses, e.detail) for e in of(events, EventSource.LEDGER) if e.detail}
+        told = {
+            (e.action, e.subject, e.addresses, e.detail)
+            for e in of(events, EventSource.LEDGER)
+            if e.subject and e.detail
+        }
         assert told == {(state, claim.id, (GPU,), "vm/a") for state in ("reserved", "held")}
 
     def test_follows_one_that_is_read_again(self, file: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from vfioctl.doctor.model.facts import Facts
 from vfioctl.doctor.model.result import Finding, failed, not_applicable, note, passed, unknown
-from vfioctl.persist.model.persistent import Owner, State
+from vfioctl.kernel.host_paths import DEVICES
+from vfioctl.persist.model.persistent import Owner, Persistent, State
 
 _WHAT = {
     State.MOVED: "It is at another address than its definition has.",
@@ -29,17 +31,30 @@ def persistent(facts: Facts) -> Iterator[Finding]:
         yield note(facts.switched_off, meaning, "remove it", command="vfioctl persist restore")
     for entry in own:
         if not entry.is_well:
-            moved = entry.state is State.MOVED
-            command = f"vfioctl bind {entry.now} --persistent" if moved else "vfioctl persist restore --dry-run"
-            yield failed(f"{entry.file}: {entry.why or entry.state}", _WHAT[entry.state], command=command)
+            remedy, command = _mended(entry)
+            yield failed(f"{entry.file}: {entry.why or entry.state}", _WHAT[entry.state], remedy, command=command)
     if all(entry.is_well for entry in own) and not facts.switched_off:
         yield passed("vfioctl persist list: all of it is there")
 
 
+def _mended(entry: Persistent) -> tuple[str, str]:
+    """Return what to do about an entry, and the command for it."""
+    if entry.state is State.MOVED:
+        return "", f"vfioctl bind {entry.now} --persistent"
+    if entry.state is State.ABSENT:
+        return "", "vfioctl persist restore --dry-run"
+    is_device = entry.file.startswith(f"{DEVICES}/")
+    renew = f"vfioctl bind {quote(entry.name)} --persistent defines anew what is there now; " if is_device else ""
+    return f"{renew}if it is gone for good:", f"vfioctl persist remove {quote(entry.name)}"
+
+
 def boot_files(facts: Facts) -> Iterator[Finding]:
-    """Whether the udev rule, the units and the script that restore at boot are installed and current."""
+    """Whether the udev rule, the units and the script that restore at boot are installed and current, and so is the
+    initramfs."""
     if not any(entry.owner is Owner.VFIOCTL for entry in facts.persistent):
-        yield not_applicable("nothing is persistent")
+        yield (
+            _outdated(facts.outdated_initramfs) if facts.outdated_initramfs else not_applicable("nothing is persistent")
+        )
     elif facts.not_installed:
         names, meaning = ", ".join(facts.not_installed), "The next boot does not restore what is persistent."
         if not facts.has_package:
@@ -50,6 +65,13 @@ def boot_files(facts: Facts) -> Iterator[Finding]:
         else:
             evidence = f"beside the package of this system, and first in turn, or turned off: {names}"
             yield failed(evidence, meaning, command="vfioctl install")
+    elif facts.outdated_initramfs:
+        yield _outdated(facts.outdated_initramfs)
     else:
         whose = "the package vfioctl of this system" if facts.has_package else "vfioctl install"
         yield passed(f"the udev rule, the units and the script of {whose} are in place")
+
+
+def _outdated(why: str) -> Finding:
+    evidence, _, command = why.rpartition(": ")
+    return note(evidence, "It binds at boot what was persistent when it was made.", "renew it", command=command)

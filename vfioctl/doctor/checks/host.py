@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from shlex import quote
 
 from vfioctl.binding.model.conditions import GPU_SERVICES
 from vfioctl.console.words import counted
-from vfioctl.doctor.model.facts import Facts
+from vfioctl.doctor.model.facts import Facts, Pages
 from vfioctl.doctor.model.result import Finding, failed, not_applicable, note, passed, unknown
 from vfioctl.errors import BadSpec, some_of
 from vfioctl.inventory.model.numa_affinity import home_of
 from vfioctl.units import format_cpu_list, format_size, parse_cpu_list
 
-_MAPPING = 2 << 20
-"""Bytes of one mapping, where a guest's memory is in pages of 2 MiB."""
+_PAGE, _HUGE_ORDER = 4096, 9
+"""On x86: bytes of a page, and the order of the pieces of memory that a hugepage of 2 MiB needs."""
+_LARGE = 1 << 30
+"""Bytes: hugepages of this size and more are allocated at boot."""
+_LITTLE = 1 << 30
+"""Bytes: where less is free, its pieces say nothing."""
+_PIECES = re.compile(r"^Node ([0-9]{1,4}), zone +\S+((?: +[0-9]{1,15}){10,20}) *$", re.MULTILINE)
+_NO_NODE = "no GPU for guests with a NUMA node"
 _UNIT = "nvidia-fabricmanager"
 _FABRIC_MANAGER = f"{_UNIT}.service"
 _NVIDIA, _SWITCH = "10de", "0680"
-
-
-def dma_entries(facts: Facts) -> Iterator[Finding]:
-    """Whether VFIO maps as much memory as the host has."""
-    file, memory = facts.dma_entries, facts.memory_bytes
-    if file.refused:
-        yield file.not_told()
-    elif file.text is None or memory is None:
-        yield not_applicable(f"no {file.path}" if file.text is None else "the host's memory is not known")
-    elif not (file.text.strip().isascii() and file.text.strip().isdecimal() and len(file.text) < 20):
-        yield unknown(file.shown, "It could not be told: it is no number.")
-    elif (reach := (int(file.text) + 1) * _MAPPING) >= memory:  # no guest misses the last 2 MiB
-        yield passed(f"{file.shown}, {format_size(reach)} in pages of 2 MiB")
-    else:
-        meaning = f"A guest of more than {format_size(reach)} may not start, unless it has hugepages of 1 GiB."
-        entries = 1 << (memory // _MAPPING).bit_length()
-        remedy = f"options vfio_iommu_type1 dma_entry_limit={entries} in /etc/modprobe.d/vfio.conf"
-        yield note(f"{file.shown}; the host has {format_size(memory)}", meaning, remedy)
 
 
 def hugepages(facts: Facts) -> Iterator[Finding]:
@@ -43,15 +32,15 @@ def hugepages(facts: Facts) -> Iterator[Finding]:
     configured = [pages for pages in facts.hugepages if pages.total]
     homes = _nodes(facts)
     if not configured or not homes:
-        yield not_applicable("no hugepages" if not configured else "no GPU with a NUMA node")
+        yield not_applicable("no hugepages" if not configured else _NO_NODE)
         return
     evidence = some_of(f"node {p.node}: {p.free} of {p.total} of {format_size(p.size)} are free" for p in configured)
-    size = max(configured, key=lambda pages: pages.total * pages.size).size
     if without := sorted(homes - {pages.node for pages in configured}):
         words = "node" if len(without) == 1 else "nodes"
-        meaning = f"GPUs are on NUMA {words} {some_of(without)}, which has none: guest memory would be on another node."
-        path = f"/sys/devices/system/node/node{without[0]}/hugepages/hugepages-{size // 1024}kB/nr_hugepages"
-        yield failed(evidence, meaning, command=f"echo NUMBER > {path}")
+        meaning = (
+            f"A guest on hugepages near the GPUs of NUMA {words} {some_of(without)} has its memory on another node."
+        )
+        yield _more_pages(evidence, meaning, configured, without)
     elif used := sorted(homes - {pages.node for pages in configured if pages.free}):
         meaning = f"All hugepages of NUMA node {some_of(used)}, which has GPUs, are in use."
         yield note(evidence, meaning, "stop a guest, or allocate more of them")
@@ -59,9 +48,56 @@ def hugepages(facts: Facts) -> Iterator[Finding]:
         yield passed(evidence)
 
 
+def _more_pages(evidence: str, meaning: str, configured: Sequence[Pages], without: Sequence[int]) -> Finding:
+    """Return the note that nodes have no hugepages. Those of 1 GiB are allocated at boot: later there are rarely so
+    large pieces. Source: Documentation/admin-guide/kernel-parameters.txt, hugepages."""
+    size = max(configured, key=lambda pages: pages.total * pages.size).size
+    if size < _LARGE:
+        path = f"/sys/devices/system/node/node{without[0]}/hugepages/hugepages-{size // 1024}kB/nr_hugepages"
+        return note(evidence, meaning, "if guests use hugepages, add some:", command=f"echo NUMBER > {path}")
+    now = {pages.node: str(pages.total) for pages in configured if pages.size == size}
+    numbers = ",".join(f"{node}:{now.get(node, 'NUMBER')}" for node in sorted({*now, *without}))
+    option = f"hugepagesz={size // _LARGE}G hugepages={numbers}"
+    return note(evidence, meaning, f"if guests use hugepages: {option} on the kernel command line, and reboot")
+
+
+def fragmentation(facts: Facts) -> Iterator[Finding]:
+    """Whether the free memory of NUMA nodes with GPUs is in pieces that hugepages can be made of. Source:
+    Documentation/filesystems/proc.rst, buddyinfo."""
+    file, homes = facts.buddyinfo, _nodes(facts)
+    if file.refused:
+        yield file.not_told()
+        return
+    if file.text is None or not homes or not facts.processor.is_x86:
+        yield not_applicable(f"no {file.path}" if file.text is None else f"{_NO_NODE}, or not x86")
+        return
+    free = {node: sizes for node, sizes in _free(file.text).items() if node in homes}
+    if not free:
+        yield unknown(file.shown, "It could not be told: it has no NUMA node with a GPU.")
+        return
+    shown = [f"node {n}: {format_size(large)} of {format_size(every)}" for n, (every, large) in free.items()]
+    evidence = f"{file.path}: free in pieces of 2 MiB and more: {some_of(shown)}"
+    if broken := [node for node, (every, large) in free.items() if every >= _LITTLE and large * 2 < every]:
+        meaning = f"Free memory of NUMA node {some_of(broken)} is in small pieces: few hugepages can be added now."
+        remedy = "allocate them at boot (hugepages= on the kernel command line), those of 1 GiB always; or first:"
+        yield note(evidence, meaning, remedy, command="echo 1 > /proc/sys/vm/compact_memory")
+    else:
+        yield passed(evidence)
+
+
+def _free(text: str) -> dict[int, tuple[int, int]]:
+    """Return the free bytes of each node, and those in pieces that are large enough for a hugepage of 2 MiB."""
+    free: dict[int, tuple[int, int]] = {}
+    for node, counts in _PIECES.findall(text):
+        sizes = [int(count) * (_PAGE << order) for order, count in enumerate(counts.split())]
+        every, large = free.get(int(node), (0, 0))
+        free[int(node)] = every + sum(sizes), large + sum(sizes[_HUGE_ORDER:])
+    return free
+
+
 def _nodes(facts: Facts) -> set[int]:
-    """Return the NUMA nodes of the GPUs."""
-    homes = (home_of(gpu, facts.inventory).node for gpu in facts.cards)
+    """Return the NUMA nodes of the GPUs that guests may get."""
+    homes = (home_of(gpu, facts.inventory).node for gpu in facts.cards if not facts.stays(gpu))
     return {node for node in homes if node is not None}
 
 
@@ -76,7 +112,7 @@ def isolated_cpus(facts: Facts) -> Iterator[Finding]:
     if file.refused:
         yield file.not_told()
     elif not cpus or not homes:
-        yield not_applicable("no CPU is isolated" if not cpus else "no GPU with a NUMA node")
+        yield not_applicable("no CPU is isolated" if not cpus else _NO_NODE)
     elif far := [n.id for n in facts.inventory.numa_nodes if n.id in homes and not cpus.intersection(n.cpus)]:
         meaning = f"No CPU of NUMA node {some_of(far)}, which has GPUs, is isolated: guests there share with the host."
         yield note(file.shown, meaning, "add CPUs of these nodes to isolcpus= on the kernel command line")
@@ -144,8 +180,7 @@ def udev_rules(facts: Facts) -> Iterator[Finding]:
     if not facts.has_udev or ours.text is None:
         yield not_applicable("this host's udev was not read")
     elif installed is None:
-        meaning = "Only root can open the nodes of VFIO: QEMU as a member of the group kvm cannot."
-        yield note("no 60-vfioctl.rules in /etc/udev/rules.d or /usr/lib/udev/rules.d", meaning, command=copy)
+        yield passed("no 60-vfioctl.rules: root opens nodes of VFIO, and whom claims with --access name")
     elif installed.refused:
         yield installed.not_told()
     elif (installed.text or "").strip() == ours.text.strip():

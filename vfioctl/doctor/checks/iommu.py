@@ -16,6 +16,8 @@ _NO_DEVICE = "No device can be given to a guest: the IOMMU does not translate."
 _PASSTHROUGH = frozenset({"iommu=pt", "iommu.passthrough=1"})
 _IR = 1 << 3
 """Interrupt remapping in the extended capabilities. Source: the VT-d specification, 11.4.3."""
+_CM = 1 << 7
+"""Caching mode in the capabilities: the unit is told of new mappings too. Source: the VT-d specification, 11.4.2."""
 _IR_CHIPS = ("IR-", "AMD-IR", "INTEL-IR")
 _APIC_CHIPS = ("IO-APIC", "PCI-MSI")
 """Beginnings of the names of interrupt controllers, with remapping (drivers/iommu/*/*irq_remapping.c) and without."""
@@ -135,3 +137,40 @@ def iommu_group(facts: Facts) -> Iterator[Finding]:
         yield passed(f"all {counted(len(facts.devices), 'device')} are in IOMMU groups")
     else:
         yield not_applicable("no GPU")
+
+
+def nested(facts: Facts) -> Iterator[Finding]:
+    """Whether a host that is itself a virtual machine can run guests, and give them devices of the outer host."""
+    processor = facts.processor
+    if not processor.is_guest:
+        why = "whether this host is a virtual machine is not known"
+        yield not_applicable(why if processor.is_guest is None else "this host is no virtual machine")
+        return
+    findings = []
+    if not processor.has_kvm:
+        evidence = "/proc/cpuinfo: the flag hypervisor, and neither vmx nor svm"
+        meaning = "This host is a virtual machine in which KVM runs no guest."
+        remedy = "on the outer host: kvm_intel or kvm_amd with nested=1, and <cpu mode='host-passthrough'/>"
+        findings.append(failed(evidence, meaning, remedy))
+    findings += [finding for cap in facts.caps[:1] for finding in _caching_mode(cap)]
+    yield from findings
+    if not findings:
+        yield passed(
+            f"a virtual machine with KVM{'; ' if facts.caps else ''}{some_of(cap.shown for cap in facts.caps)}"
+        )
+
+
+def _caching_mode(cap: FileText) -> Iterator[Finding]:
+    """Source: the VT-d specification, 11.4.2, and QEMU's hw/i386/intel_iommu.c, vtd_iommu_notify_flag_changed."""
+    if cap.refused:
+        yield cap.not_told()
+        return
+    try:
+        has_mode = bool(int((cap.text or "")[:16], 16) & _CM)
+    except ValueError:
+        yield unknown(cap.shown, "It could not be told whether the vIOMMU has caching mode: it is no number.")
+        return
+    if not has_mode:
+        meaning = "The outer host does not see what this vIOMMU maps: it can give no device of its own to this machine."
+        remedy = "on the outer host: <driver intremap='on' caching_mode='on'/> in the <iommu> of this machine"
+        yield note(f"{cap.shown} has no bit 7 (caching mode)", meaning, remedy)

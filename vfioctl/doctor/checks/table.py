@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from vfioctl.doctor.checks import boot, devices, host, iommu, vfio
+from vfioctl.doctor.checks import bars, boot, containers, devices, early, guests, host, iommu, vfio
 from vfioctl.doctor.model.facts import Facts
 from vfioctl.doctor.model.result import Finding, Result
 
@@ -24,6 +24,7 @@ CHECKS: tuple[Check, ...] = (
     Check("interrupt-remapping", iommu.interrupt_remapping),
     Check("unsafe-interrupts", iommu.unsafe_interrupts),
     Check("noiommu", iommu.noiommu),
+    Check("nested", iommu.nested),
     Check("iommu-group", iommu.iommu_group),
     Check("group-sharing", devices.group_sharing),
     Check("reserved-memory", devices.reserved_memory),
@@ -34,13 +35,17 @@ CHECKS: tuple[Check, ...] = (
     Check("variant-driver", vfio.variant_driver),
     Check("readable", devices.readable),
     Check("marks", devices.marks),
-    Check("bars", devices.bars),
-    Check("large-bars", devices.large_bars),
-    Check("framebuffer", devices.framebuffer),
+    Check("bars", bars.bars),
+    Check("large-bars", bars.large_bars),
+    Check("resizable-bars", bars.resizable_bars),
+    Check("framebuffer", bars.framebuffer),
     Check("reset", devices.reset),
     Check("sleep", devices.sleep),
-    Check("dma-entries", host.dma_entries),
+    Check("dma-entries", guests.dma_entries),
+    Check("memlock", guests.memlock),
+    Check("libvirt", guests.libvirt),
     Check("hugepages", host.hugepages),
+    Check("fragmentation", host.fragmentation),
     Check("isolated-cpus", host.isolated_cpus),
     Check("unsigned-modules", host.unsigned_modules),
     Check("gpu-services", host.gpu_services),
@@ -48,8 +53,11 @@ CHECKS: tuple[Check, ...] = (
     Check("udev-rules", host.udev_rules),
     Check("unfinished", host.unfinished),
     Check("claims", host.claims),
+    Check("cdi", containers.cdi),
+    Check("kata", containers.kata),
     Check("persistent", boot.persistent),
     Check("boot-files", boot.boot_files),
+    Check("first-driver", early.first_driver),
 )
 
 

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
 
-from vfioctl.doctor.model.facts import Facts, ModuleState
+from vfioctl.binding.model.given_ids import COMMAND_LINE, GivenId, ids_in, ids_in_modprobe, ids_on_command_line
+from vfioctl.doctor.model.facts import Facts, ModuleState, addresses_of
 from vfioctl.doctor.model.result import Finding, failed, not_applicable, note, passed, unknown
 from vfioctl.errors import some_of
 from vfioctl.inventory.model.functions import Function, is_vfio_driver
 
 _NODE, _IOMMUFD = "/dev/vfio/vfio", "/dev/iommu"
-_EVERYONE = 0o666
-_IDS_OPTION = re.compile(r"vfio[-_]pci\.ids=(\S+)")
-_IDS_LINE = re.compile(r"^[ \t]*options[ \t]+vfio[-_]pci[ \t](.*)$", re.MULTILINE)
-_ID = re.compile(
-    r"([0-9a-f]{1,4}):([0-9a-f]{1,4})(?::([0-9a-f]{1,8}))?(?::([0-9a-f]{1,8}))?(?::[0-9a-f:]{1,18})?", re.ASCII
-)
-_ANY = 0xFFFFFFFF
-"""PCI_ANY_ID."""
+_EVERYONE, _OF_GROUP = 0o666, 0o660
 _MOST_IDS = 256
 _LACKS_MEMORY = "The guest may lack what the variant offers, such as the memory of the GPU."
 _LACKS_MIGRATION = "The guest lacks what the variant offers, such as migration."
@@ -55,16 +47,38 @@ def vfio_node(facts: Facts) -> Iterator[Finding]:
 
 
 def vfio_node_mode(facts: Facts) -> Iterator[Finding]:
-    """Whether ordinary users may open /dev/vfio/vfio: each group's own node decides what they get."""
-    mode = facts.nodes.get(_NODE)
-    if mode is None:
-        yield not_applicable(f"no {_NODE}" if _NODE not in facts.nodes else f"the mode of {_NODE} is not recorded")
-    elif mode & _EVERYONE == _EVERYONE:
-        yield passed(f"{_NODE} has the mode {mode:04o}")
-    else:
+    """Whether ordinary users may open /dev/vfio/vfio, and /dev/iommu if a claim gives somebody a node that needs it:
+    each device's own node decides what they get."""
+    judged = [_NODE, *([_IOMMUFD] if facts.iommufd_claims and _IOMMUFD in facts.nodes else ())]
+    modes = {path: mode for path in judged if (mode := facts.nodes.get(path)) is not None}
+    if not modes:
+        why = f"the mode of {judged[-1]} is not recorded" if judged[-1] in facts.nodes else f"no {_NODE}"
+        yield not_applicable(why)
+        return
+    closed = [path for path, mode in modes.items() if not _is_open(mode, facts.node_groups.get(path, ""))]
+    shown = {path: _permissions(path, mode, facts.node_groups.get(path, "root")) for path, mode in modes.items()}
+    if _NODE in closed:
         meaning = "Only root can use devices on VFIO: QEMU as another user fails with permission denied."
         remedy = f'chmod 0666 {_NODE}; for every boot, a udev rule: KERNEL=="vfio", MODE="0666"'
-        yield failed(f"{_NODE} has the mode {mode:04o}", meaning, remedy, command=f"chmod 0666 {_NODE}")
+        yield failed(shown[_NODE], meaning, remedy, command=f"chmod 0666 {_NODE}")
+    if _IOMMUFD in closed:
+        evidence = f"{shown[_IOMMUFD]}; others may open devices of claim {some_of(facts.iommufd_claims)}"
+        meaning = "Only root can use them through iommufd: QEMU as another user fails with permission denied."
+        remedy = 'give it to a group of theirs; at boot, a udev rule: KERNEL=="iommu", GROUP="GROUP", MODE="0660"'
+        finding = note if _NODE in facts.nodes else failed  # with /dev/vfio/vfio there is another way
+        yield finding(evidence, meaning, remedy, command=f"chgrp GROUP {_IOMMUFD} && chmod 0660 {_IOMMUFD}")
+    if not closed:
+        yield passed("; ".join(shown.values()))
+
+
+def _is_open(mode: int, group: str) -> bool:
+    """Return whether others than root may open a node: all, or the members of a group."""
+    return mode & _EVERYONE == _EVERYONE or (bool(group) and mode & _OF_GROUP == _OF_GROUP)
+
+
+def _permissions(path: str, mode: int, group: str) -> str:
+    whose = "" if mode & _EVERYONE == _EVERYONE else f" and the group {group}"
+    return f"{path} has the mode {mode:04o}{whose}"
 
 
 def variant_driver(facts: Facts) -> Iterator[Finding]:
@@ -92,55 +106,46 @@ def _variant(function: Function) -> str:
     return next((name for name in variants if name.replace("_", "-") != "vfio-pci"), "")
 
 
-class _Id(NamedTuple):
-    """One id of the option ids=, as vfio-pci reads it (drivers/vfio/pci/vfio_pci.c, vfio_pci_fill_ids)."""
-
-    source: str
-    text: str
-    model: tuple[str, str]
-    subsystem: tuple[str, str]
-    """Empty texts stand for any."""
-
-    def fits(self, function: Function) -> bool:
-        have = (function.subsystem_vendor_id, function.subsystem_device_id)
-        return all(wanted in ("", known) for wanted, known in zip(self.subsystem, have, strict=True))
-
-
 def vfio_ids(facts: Facts) -> Iterator[Finding]:
-    """Whether ids that vfio-pci is given at boot take more devices than one."""
+    """Whether ids that vfio-pci is given at boot take a device that the host needs. Ids that take several devices, all
+    of which are for guests, are usual."""
     for file in facts.modprobe:
         if file.refused:
             yield file.not_told()
-    ids = list(_ids(facts))
-    twins = 0
-    for known in ids:
-        taken = tuple(f.address for f in facts.by_model.get(known.model, ()) if known.fits(f))
+    ids, several = list(given_ids(facts)), False
+    for source, known in ids:
+        taken = taken_by(facts, known)
         if len(taken) > 1:
-            twins += 1
-            evidence = f"{known.source}: ids={known.text} takes {some_of(taken)}"
-            meaning = "At boot vfio-pci takes every device with these ids, also one that the host needs."
-            remedy = f"remove {known.text} there, and bind single devices by their addresses"
-            yield failed(evidence, meaning, remedy, command=f"vfioctl bind {taken[0]}", devices=taken)
-    if ids and not twins:
-        yield passed(f"{ids[0].source}: ids={some_of([known.text for known in ids])} takes single devices")
+            several = True
+            yield _of_several(source, known, taken)
+    if ids and not several:
+        yield passed(f"{ids[0][0]}: ids={some_of([known.text for _, known in ids])} takes single devices")
     elif not ids and not any(file.refused for file in facts.modprobe):
         yield not_applicable("no ids= for vfio-pci in /proc/cmdline or modprobe.d")
 
 
-def _ids(facts: Facts) -> Iterator[_Id]:
-    options = [("/proc/cmdline", text) for text in _IDS_OPTION.findall(facts.command_line.text or "")]
-    for file in facts.modprobe:
-        words = [word for line in _IDS_LINE.findall(file.text or "") for word in line.split()]
-        options += [(file.path, word.removeprefix("ids=")) for word in words if word.startswith("ids=")]
-    texts = (
-        (source, text.strip('"')) for source, option in options for text in option.split(",", _MOST_IDS)[:_MOST_IDS]
-    )
-    for source, text in islice(dict.fromkeys(texts), _MOST_IDS):
-        if match := _ID.fullmatch(text.lower()):
-            vendor, device, *subsystem = (_four_digits(part) for part in match.groups())
-            yield _Id(source, text, (vendor, device), (subsystem[0], subsystem[1]))
+def _of_several(source: str, known: GivenId, taken: Sequence[Function]) -> Finding:
+    evidence = f"{source}: ids={known.text} takes {some_of(addresses_of(taken))}"
+    needed = [function for function in taken if not function.on_vfio and (function.driver or function.boot_vga)]
+    if needed:
+        shown = some_of(f"{f.address} ({f.driver or 'the boot display'})" for f in needed)
+        meaning = "At boot vfio-pci takes every device with these ids, also those that the host uses now."
+        remedy = f"remove {known.text} there, and bind single devices by their addresses"
+        bind = f"vfioctl bind {next((f for f in taken if f not in needed), needed[0]).address}"
+        return failed(f"{evidence}; the host uses {shown}", meaning, remedy, command=bind, devices=addresses_of(taken))
+    meaning = "At boot vfio-pci takes every device with these ids, also one that is added later."
+    remedy = f"nothing, if all of them are for guests; else bind them by address, and remove {known.text} there"
+    return note(evidence, meaning, remedy, devices=addresses_of(taken))
 
 
-def _four_digits(digits: str | None) -> str:
-    """Return an id as sysfs has it; empty for any (PCI_ANY_ID)."""
-    return "" if digits is None or int(digits, 16) == _ANY else f"{int(digits, 16):04x}"
+def given_ids(facts: Facts) -> Iterator[tuple[str, GivenId]]:
+    """Yield the ids that vfio-pci is given at boot, each with the file that says so."""
+    options = [(COMMAND_LINE, ids) for ids in ids_on_command_line(facts.command_line.text or "")]
+    options += [(file.path, ids) for file in facts.modprobe for ids in ids_in_modprobe(file.text or "")]
+    return islice(((source, known) for source, ids in dict.fromkeys(options) for known in ids_in(ids)), _MOST_IDS)
+
+
+def taken_by(facts: Facts, known: GivenId) -> tuple[Function, ...]:
+    """Return the functions that vfio-pci takes because of an id."""
+    candidates = facts.by_model.get(known.model, ()) if known.model else facts.inventory.functions
+    return tuple(function for function in candidates if known.fits(function))

@@ -33,10 +33,10 @@ def doctor(
 ) -> None:
     """Check what stops or harms passthrough on this host, and name a remedy for each problem.
 
-    Checks the IOMMU, VFIO, groups, BARs, reset, memory, services, the ledger, and what a boot restores. Each finding
-    says what it means, what was read, and what mends it. A `fail` stops or harms passthrough; `unknown` could not be
-    told; a `note` is worth knowing. Without root, some files cannot be read. Exits with 1 if there are problems, with 2
-    if there are none but something could not be told."""
+    Checks the IOMMU, VFIO, groups, BARs, reset, memory, planned guests, services, the ledger, containers, and what a
+    boot restores. Each finding says what it means, what was read, and what mends it. A `fail` stops or harms
+    passthrough; `unknown` could not be told; a `note` is worth knowing. Without root, some files cannot be read. Exits
+    with 1 if there are problems, with 2 if there are none but something could not be told."""
     document = DoctorApi(opened(ctx)).examine(devices or ())
     if as_json:
         emit_document(document)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.doctor.model.result import Finding, unknown
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.machine import Processor
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.persist.model.persistent import Persistent
+
+if TYPE_CHECKING:
+    from vfioctl.domain.model.libvirt import Libvirt
+    from vfioctl.domain.model.planned import PlannedGuest
 
 
 class FileText(NamedTuple):
@@ -59,6 +63,50 @@ class Pages(NamedTuple):
     free: int
 
 
+class LockLimit(NamedTuple):
+    """How much memory the processes of a user may lock who may open the nodes of a claim."""
+
+    claim: str
+    user: str
+    """The name of a user, or of a group with an @ before it; the number where there is no name."""
+    limit: int | None
+    """in bytes; None: any"""
+    source: str
+    """The file and line, or the default, that sets it."""
+    memory: int | None = None
+    """Bytes of the guest that is planned; None if they are not known."""
+    unread: FileText | None = None
+    """A file that may set another limit, and could not be read."""
+
+    @property
+    def domain(self) -> str:
+        """The user or the group as limits.conf(5) names it: a number has a colon before it."""
+        at, number = "@" if self.user.startswith("@") else "", self.user.removeprefix("@")
+        return f"{at}:{number}" if number.isdecimal() else self.user
+
+
+class CdiFile(NamedTuple):
+    """A CDI file that is named like one of vfioctl's."""
+
+    path: str
+    problems: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    """The nodes that it names and that do not exist."""
+    twins: tuple[str, ...] = ()
+    """The files of others that define one of its names."""
+    unread: FileText | None = None
+    """If it could not be read: why."""
+
+
+class KataLine(NamedTuple):
+    """A line of the check of Kata's settings. `is_well`: None if it could not be checked."""
+
+    name: str
+    found: str
+    remedy: str = ""
+    is_well: bool | None = True
+
+
 class Framebuffer(NamedTuple):
     """A platform device that a driver of firmware framebuffers has, such as efi-framebuffer.0."""
 
@@ -84,6 +132,8 @@ class Facts:
     """names of interrupt controllers, such as IR-PCI-MSI"""
     ecaps: tuple[FileText, ...] = ()
     """extended capabilities of VT-d units, in hexadecimal digits"""
+    caps: tuple[FileText, ...] = ()
+    """capabilities of VT-d units of a virtual machine, in hexadecimal digits"""
     vfio_pci: ModuleState = ModuleState.UNKNOWN
     unsafe_interrupts: FileText = field(
         default_factory=lambda: FileText("/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts")
@@ -98,6 +148,10 @@ class Facts:
     """by IOMMU group of the functions to judge: the file of its reserved regions, where the kernel has it"""
     nodes: Mapping[str, int | None] = field(default_factory=dict)
     """the device nodes that exist, of /dev/vfio/vfio and /dev/iommu, with their permission bits if known"""
+    node_groups: Mapping[str, str] = field(default_factory=dict)
+    """the groups of these nodes, by name or number, other than root"""
+    iommufd_claims: tuple[str, ...] = ()
+    """the claims with a device that a user or a group may open through /dev/iommu"""
     has_dev: bool = True
     """whether the host has a /dev at all, which a captured directory may lack"""
     modprobe: tuple[FileText, ...] = ()
@@ -105,8 +159,10 @@ class Facts:
     framebuffers: tuple[Framebuffer, ...] = ()
     unassigned: Mapping[PciAddress, tuple[int, ...]] = field(default_factory=dict)
     """numbers of the BARs of GPUs that have no address"""
-    memory_bytes: int | None = None
+    resizable: Mapping[PciAddress, Mapping[int, FileText]] = field(default_factory=dict)
+    """by GPU and number of a BAR whose size can be changed: the sizes, as a bit map of MiB"""
     hugepages: tuple[Pages, ...] = ()
+    buddyinfo: FileText = field(default_factory=lambda: FileText("/proc/buddyinfo"))
     isolated: FileText = field(default_factory=lambda: FileText("/sys/devices/system/cpu/isolated"))
     lockdown: FileText = field(default_factory=lambda: FileText("/sys/kernel/security/lockdown"))
     secure_boot: FileText = field(default_factory=lambda: FileText("/sys/firmware/efi/efivars/SecureBoot"))
@@ -129,8 +185,31 @@ class Facts:
     """the files for the boot that are missing, or of another release"""
     has_package: bool = False
     """whether a package of the system has installed what a boot needs"""
+    outdated_initramfs: str = ""
+    """which file the initramfs is older than, and the command that renews it"""
     persist_problem: str = ""
     """why what a boot restores is not known"""
+    built_in: Mapping[PciAddress, tuple[str, ...]] = field(default_factory=dict)
+    """by function that a boot should give to VFIO: the other drivers that fit it and are built into the kernel"""
+    initramfs: tuple[FileText, ...] = ()
+    """what the programs that make an initramfs are told to put into it"""
+    in_initramfs: bool = False
+    """whether vfioctl's own hook puts what is persistent into the initramfs"""
+    guests: tuple[PlannedGuest, ...] = ()
+    """the guests that domains and claims plan, as far as their memory is known"""
+    lock_limits: tuple[LockLimit, ...] = ()
+    """of the users that may open the nodes of claims"""
+    labels_hidden: bool = False
+    """whether there are claims, and who may open their nodes is not published to this user"""
+    libvirt: Libvirt | None = None
+    """None if there is none, or nothing that it could give to a guest"""
+    cdi: tuple[CdiFile, ...] = ()
+    cdi_problem: str = ""
+    """why the CDI files are not known"""
+    kata: tuple[KataLine, ...] = ()
+    """none if Kata is not installed, or gets no device"""
+    kata_problem: str = ""
+    """why Kata's settings could not be checked"""
     udev_rules: tuple[FileText, ...] = ()
     """the installed files of vfioctl's rules, those that take precedence first"""
     packaged_rules: FileText = field(default_factory=lambda: FileText("60-vfioctl.rules"))
@@ -145,6 +224,10 @@ class Facts:
     def cards(self) -> tuple[Function, ...]:
         """The GPUs to judge, without VFs."""
         return tuple(gpu for gpu in self.gpus if not gpu.is_vf)
+
+    def stays(self, gpu: Function) -> bool:
+        """Return whether a GPU is the host's boot display, as of a BMC, and nobody has asked for it."""
+        return gpu.boot_vga and not gpu.on_vfio and not self.asked
 
     @cached_property
     def by_bus(self) -> Mapping[str, tuple[Function, ...]]:
@@ -167,3 +250,8 @@ class Facts:
     @property
     def vfio_is_loaded(self) -> bool:
         return self.vfio_pci is ModuleState.LOADED or any(function.on_vfio for function in self.devices)
+
+
+def addresses_of(functions: Iterable[Function]) -> tuple[PciAddress, ...]:
+    """Return the addresses of functions, as findings name devices."""
+    return tuple(function.address for function in functions)

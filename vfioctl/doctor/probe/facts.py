@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from vfioctl.binding.model.conditions import GPU_SERVICES
 from vfioctl.doctor.model.facts import Facts
 from vfioctl.doctor.probe import files
+from vfioctl.doctor.probe.resizable import read_resizable
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.machine import Processor
 from vfioctl.inventory.model.values import PciAddress
@@ -25,7 +26,7 @@ def read_facts(
     devices = concerned(inventory, asked)
     parameters = "/sys/module/vfio_iommu_type1/parameters"
     nodes = [node.id for node in inventory.numa_nodes]
-    known = [node.memory_bytes for node in inventory.numa_nodes if node.memory_bytes]
+    control_nodes = files.read_nodes(kernel)
     return Facts(
         inventory=inventory,
         devices=devices,
@@ -36,18 +37,21 @@ def read_facts(
         acpi_tables=tuple(names_in(kernel, ACPI_TABLES)),
         irq_chips=files.read_irq_chips(kernel),
         ecaps=files.read_ecaps(kernel),
+        caps=files.read_caps(kernel) if processor.is_guest else (),
         vfio_pci=files.read_vfio_pci(kernel, inventory.drivers, devices),
         unsafe_interrupts=files.read_text(kernel, f"{parameters}/allow_unsafe_interrupts"),
         noiommu=files.read_text(kernel, "/sys/module/vfio/parameters/enable_unsafe_noiommu_mode"),
         dma_entries=files.read_text(kernel, f"{parameters}/dma_entry_limit"),
         reserved=files.read_reserved(kernel, {f.iommu_group for f in devices if f.iommu_group is not None}),
-        nodes=files.read_nodes(kernel),
+        nodes=control_nodes,
+        node_groups=files.read_groups(kernel, control_nodes),
         has_dev=bool(names_in(kernel, "/dev")),
         modprobe=files.read_modprobe(kernel),
         framebuffers=files.read_framebuffers(kernel),
         unassigned=files.read_unassigned(kernel, [f for f in devices if f.is_gpu and not f.is_vf]),
-        memory_bytes=sum(known) or files.read_memory(kernel),
+        resizable=read_resizable(kernel, [f for f in devices if f.is_gpu and not f.is_vf]),
         hugepages=files.read_pages(kernel, nodes),
+        buddyinfo=files.read_text(kernel, "/proc/buddyinfo"),
         isolated=files.read_text(kernel, "/sys/devices/system/cpu/isolated"),
         lockdown=files.read_text(kernel, "/sys/kernel/security/lockdown"),
         secure_boot=files.read_text(kernel, files.SECURE_BOOT),

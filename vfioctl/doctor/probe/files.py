@@ -6,12 +6,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from vfioctl.binding.model.given_ids import MODPROBE
 from vfioctl.doctor.model.facts import FileText, Framebuffer, ModuleState, Pages
+from vfioctl.doctor.probe.accounts import ID, names_by_id
 from vfioctl.errors import KernelRefused
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.host_paths import FIRMWARE_FRAMEBUFFERS
-from vfioctl.kernel.lenient import names_in, number_in, number_of, permissions_of, text_of
+from vfioctl.kernel.lenient import files_in, names_in, number_in, number_of, permissions_of, text_of
 from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_DEVICES, FileReader, Reader
 
 PLATFORM_DRIVERS = "/sys/bus/platform/drivers"
@@ -19,7 +21,6 @@ EFI_VARIABLES = "/sys/firmware/efi/efivars"
 SECURE_BOOT = f"{EFI_VARIABLES}/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 UDEV_RULES = tuple(f"{home}/60-vfioctl.rules" for home in ("/etc/udev/rules.d", "/run/udev/rules.d"))
 UDEV_RULES += tuple(f"{home}/udev/rules.d/60-vfioctl.rules" for home in ("/usr/local/lib", "/usr/lib", "/lib"))
-_MODPROBE = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d")
 _MODULES = re.compile(r"^[^:\n]*/vfio-pci\.ko", re.MULTILINE)
 _MOST_CHIPS, _MOST_FILES = 64, 200
 _MEMORY, _UNASSIGNED = 0x200, re.compile(r"0x0+ 0x0*[1-9a-f][0-9a-f]* 0x([0-9a-f]{1,16})", re.ASCII)
@@ -57,6 +58,13 @@ def read_ecaps(kernel: FileReader) -> tuple[FileText, ...]:
     return tuple(text for text in texts if text.text is not None)
 
 
+def read_caps(kernel: FileReader) -> tuple[FileText, ...]:
+    """Return the capabilities of VT-d units, also those that could not be read; see `read_ecaps`."""
+    units = [name for name in names_in(kernel, "/sys/class/iommu") if name.startswith("dmar")]
+    texts = (read_text(kernel, f"/sys/class/iommu/{unit}/intel-iommu/cap") for unit in units[:_MOST_FILES])
+    return tuple(text for text in texts if text.text is not None or text.refused)
+
+
 def read_vfio_pci(kernel: FileReader, drivers: Iterable[str], functions: Iterable[Function]) -> ModuleState:
     """Return where vfio-pci is. `drivers`: the PCI drivers that are registered."""
     if "vfio-pci" in drivers:
@@ -78,6 +86,15 @@ def read_nodes(kernel: Reader) -> Mapping[str, int | None]:
     return {path: _mode(kernel, path) for path in paths if number_of(kernel, path)}
 
 
+def read_groups(kernel: Reader, paths: Iterable[str]) -> Mapping[str, str]:
+    """Return the groups of nodes by name, or by number where that is not known; none for root's."""
+    owners = {path: permissions_of(kernel, path).split(":") for path in paths}
+    known = {path: int(owner[1]) for path, owner in owners.items() if len(owner) > 1 and ID.fullmatch(owner[1])}
+    gids = {path: gid for path, gid in known.items() if gid}
+    names = names_by_id(text_of(kernel, "/etc/group")) if gids else {}
+    return {path: names.get(gid, str(gid)) for path, gid in gids.items()}
+
+
 def _mode(kernel: Reader, path: str) -> int | None:
     text = permissions_of(kernel, path)
     return int(text.rpartition(":")[2], 8) if text else None
@@ -85,12 +102,7 @@ def _mode(kernel: Reader, path: str) -> int | None:
 
 def read_modprobe(kernel: FileReader) -> tuple[FileText, ...]:
     """Return the files of modprobe.d that name vfio. A file hides those of the same name in later directories."""
-    places: dict[str, str] = {}
-    for home in _MODPROBE:
-        for name in names_in(kernel, home):
-            if name.endswith(".conf"):
-                places.setdefault(name, home)
-    texts = (read_text(kernel, f"{home}/{name}") for name, home in sorted(places.items())[:_MOST_FILES])
+    texts = (read_text(kernel, path) for path in files_in(kernel, MODPROBE, ".conf")[:_MOST_FILES])
     return tuple(text for text in texts if text.refused or "vfio" in (text.text or ""))
 
 
@@ -130,9 +142,3 @@ def _pages(kernel: FileReader, node: int) -> Iterator[Pages]:
         total, free = (number_in(text_of(kernel, f"{home}/{name}/{kind}_hugepages")) for kind in ("nr", "free"))
         if size and total is not None and free is not None:
             yield Pages(node, int(size[1]) * 1024, total, free)
-
-
-def read_memory(kernel: FileReader) -> int | None:
-    """Return the host's memory in bytes; None if it is not known."""
-    match = re.search(r"^MemTotal:\s+([0-9]{1,15}) kB", text_of(kernel, "/proc/meminfo"), re.MULTILINE)
-    return int(match[1]) * 1024 if match else None

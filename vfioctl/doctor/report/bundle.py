@@ -15,6 +15,7 @@ from vfioctl.kernel.protocol import KERNEL_LOG
 if TYPE_CHECKING:
     from vfioctl.claims.model.claim import Claim
     from vfioctl.core.change import JournalEntry
+    from vfioctl.doctor.model.facts import Facts
     from vfioctl.kernel.protocol import Reader
 
 _RELEVANT = re.compile(
@@ -64,6 +65,13 @@ def private_words(
         yield from (("user", user) for user in (claim.user, claim.sudo_user) if user)
     for entry in changes:
         yield from (("user", user) for user in (entry.caller.user, entry.caller.sudo_user) if user)
+
+
+def names_in_facts(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Yield what names a person or a guest in what the checks say: see `Redaction`."""
+    yield from (("owner", guest.domain) for guest in facts.guests if guest.domain)
+    users = (limit.user.lstrip("@") for limit in facts.lock_limits)
+    yield from (("user", user) for user in users if not user.isdecimal())
 
 
 def report_files(known: Known, redaction: Redaction) -> Mapping[str, str]:

@@ -17,6 +17,7 @@ from vfioctl.domain.document.xml import parse
 from vfioctl.domain.document.xml import text_of as written
 from vfioctl.domain.model.finding import CheckDocument, Finding, Severity
 from vfioctl.domain.model.libvirt import is_elsewhere
+from vfioctl.domain.model.versions import version_of
 from vfioctl.domain.probe.domains import read_libvirt, to_native, validate
 from vfioctl.errors import BadDocument, BadSpec, HostError, RequestError, StoreDamaged, UnknownDomain
 from vfioctl.kernel.lenient import names_in, number_in, text_of
@@ -192,7 +193,7 @@ def ask(kernel: Reader, uri: str, given: str | bytes) -> Asked:
         except (HostError, RequestError) as error:
             unknown.append(f"{error.message}: {error.kernel_said or error.hint}".rstrip(": "))
     here = None if is_elsewhere(uri) else libvirt
-    return Asked(_version(libvirt.version), tuple(findings), tuple(unknown), here)
+    return Asked(version_of(libvirt.version), tuple(findings), tuple(unknown), here)
 
 
 def defined(kernel: Reader, uri: str, name: str) -> str:
@@ -212,7 +213,3 @@ def _finding(rule: str, said: str) -> Finding:
         severity, remedy = Severity.WARNING, "name='vfio' in the <driver> of each hostdev"
     reason = f"libvirt refuses it: {' '.join(said.split())}"
     return Finding(rule=rule, severity=severity, path="/domain", line=None, reason=reason, remedy=remedy)
-
-
-def _version(number: int | None) -> tuple[int, ...] | None:
-    return None if number is None else (number // 1_000_000, number // 1000 % 1000)

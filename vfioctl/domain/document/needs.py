@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from vfioctl.claims.model.passthrough_devices import managed_devices_of, subject_of
 from vfioctl.domain.document.reader import Domain, read_domain
 from vfioctl.domain.document.values import attribute, cpuset, is_on, scaled
+from vfioctl.domain.model.planned import LOCK_EXTRA
 from vfioctl.errors import BadSpec, ClaimConflict
 from vfioctl.inventory.model.values import Subject
 from vfioctl.placement.model.claims import Hugepages, Owner
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 _NORMAL = 4096
 _TRANSLATING = ("intel", "amd", "smmuv3")
-_VFIO_EXTRA = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -175,16 +175,17 @@ def vfio_locks(domain: Domain) -> VfioLocks:
 
 def least_hard_limit(domain: Domain) -> int:
     """Return the hard limit in bytes that a guest needs, also of its locked memory: what libvirt itself sets for VFIO
-    without one, the memory, as often as it is locked, and 1 GiB (qemu_domain.c, qemuDomainGetMemLockLimitBytes)."""
-    return (domain.memory or 0) * max(vfio_locks(domain).most, 1) + _VFIO_EXTRA
+    without one, the memory, as often as it is locked, and LOCK_EXTRA."""
+    return (domain.memory or 0) * max(vfio_locks(domain).most, 1) + LOCK_EXTRA
 
 
 def locks_for_each(domain: Domain) -> bool:
     """Return whether a vIOMMU translates for each device by itself, so that VFIO locks all memory for each."""
-    return any(iommu.get("model") in _TRANSLATING for iommu in domain.all("devices/iommu")) and not _has_iommufd(domain)
+    return any(iommu.get("model") in _TRANSLATING for iommu in domain.all("devices/iommu")) and not has_iommufd(domain)
 
 
-def _has_iommufd(domain: Domain) -> bool:
+def has_iommufd(domain: Domain) -> bool:
+    """Return whether QEMU opens all of the guest's functions through iommufd."""
     whole = domain.one("iommufd")
     if whole is not None:
         return is_on(whole.get("enabled", "yes"))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from vfioctl.domain.document.architecture import end_of_hole, most_memory
+from vfioctl.domain.model.address_space import DEFAULT_HOLE, bar_window
 from vfioctl.domain.model.layout import Choice, Device
 from vfioctl.domain.model.spec import Policy
 from vfioctl.errors import BadSpec, HostError, NoCapacity, some_of
@@ -119,10 +120,7 @@ def node_choices(devices: Sequence[Device], inventory: Inventory, policy: Policy
 
 
 GIB = 1 << 30
-DEFAULT_HOLE = 32 * GIB
-"""q35's hole without a setting (QEMU, hw/pci-host/q35.c)."""
 _MARGIN = GIB
-_WINDOW = 8
 
 
 class AddressSpace(NamedTuple):
@@ -149,7 +147,7 @@ def address_space(devices: Sequence[Device], processor: Processor, memory: int) 
     if bits is not None:
         _refuse_too_far(memory, hole, bits)
         width += f" ({bits} bits)"
-        window = (1 << bits) // _WINDOW
+        window = bar_window(bits)
         if window < hole:
             weaker = f"older OVMF offers {_gib(window)} for BARs with {bits} address bits: use one of 2026"
     room = Choice("64-bit PCI hole", _gib(hole), f"the BARs take {_gib(bars)}; with 1 GiB more, to a power of two")

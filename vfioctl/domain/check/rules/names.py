@@ -11,6 +11,7 @@ from xml.etree.ElementTree import Element
 from vfioctl.domain.check.rules.rule import Fault, warning
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import is_element
+from vfioctl.domain.model.versions import SINCE, VALUES_SINCE, version_text
 
 _LONGEST = 40
 
@@ -110,39 +111,6 @@ _KNOWN: Mapping[str, _Known] = {
 }
 _REFUSED = ("features", "features/kvm", "features/hyperv")
 """Where libvirt refuses what it does not know. Newer ones know more, so what is like no known name is a warning."""
-_SINCE: Mapping[tuple[str, str], tuple[int, int]] = {
-    ("cpu", "maxphysaddr"): (8, 7),
-    ("features/hyperv", "avic"): (8, 10),
-    ("devices", "crypto"): (9, 1),
-    ("cpu/maxphysaddr", "limit"): (9, 3),
-    ("devices/disk/driver", "iothreads"): (10, 0),
-    ("devices/hostdev/driver", "model"): (10, 0),
-    ("devices/controller/target", "memReserve"): (10, 3),
-    ("features", "ras"): (10, 4),
-    ("devices", "pstore"): (10, 6),
-    ("features", "ps2"): (10, 7),
-    ("features/hyperv", "emsr_bitmap"): (10, 7),
-    ("features/hyperv", "xmm_input"): (10, 7),
-    (".", "throttlegroups"): (11, 2),
-    ("devices/controller/driver", "iothreads"): (11, 2),
-    ("devices/iommu/driver", "passthrough"): (11, 5),
-    ("devices/iommu/driver", "xtsup"): (11, 5),
-    (".", "hwuuid"): (11, 7),  # not in NEWS
-    ("devices/hostdev/acpi", "nodeset"): (11, 8),
-    ("devices/hostdev/driver", "iommufd"): (12, 1),
-    (".", "iommufd"): (12, 2),
-    ("cputune", "energytune"): (12, 4),
-}
-"""The libvirt that knows a name; older ones drop it, or refuse it. Source: libvirt's NEWS.rst, under the version."""
-_VALUES_SINCE: Mapping[tuple[str, str, str], tuple[int, int]] = {
-    ("devices/iommu", "model", "virtio"): (8, 3),
-    ("devices/panic", "model", "pvpanic"): (9, 1),
-    ("launchSecurity", "type", "sev-snp"): (10, 5),
-    ("devices/iommu", "model", "amd"): (11, 5),
-    ("devices/disk/target", "bus", "nvme"): (11, 5),
-    ("launchSecurity", "type", "tdx"): (11, 6),  # not in NEWS
-}
-"""The libvirt that knows the value of an attribute; older ones refuse it. Source: libvirt's NEWS.rst."""
 
 
 def name_unknown(domain: Domain) -> Iterator[Fault]:
@@ -172,19 +140,15 @@ def name_too_new(domain: Domain) -> Iterator[Fault]:
     """Names that this libvirt does not know yet. Nothing is said where its version is not known."""
     if domain.version is None:
         return
-    for (path, name), since in _SINCE.items():
+    for (path, name), since in SINCE.items():
         for element in [domain.root] if path == "." else domain.all(path):
             child = element.find(name)
             if (name in element.attrib or child is not None) and domain.version < since:
                 does = f"refuses {name}" if path in _REFUSED else f"drops {name} without a word"
-                reason = f"libvirt {_version(domain.version)} {does}"
-                yield Fault(element if child is None else child, reason, f"libvirt {_version(since)}, or remove it")
-    for (path, name, value), since in _VALUES_SINCE.items():
+                reason = f"libvirt {version_text(domain.version)} {does}"
+                yield Fault(element if child is None else child, reason, f"libvirt {version_text(since)}, or remove it")
+    for (path, name, value), since in VALUES_SINCE.items():
         for element in domain.all(path):
             if element.get(name) == value and domain.version < since:
-                reason = f"libvirt {_version(domain.version)} does not know {name}='{value}'"
-                yield Fault(element, reason, f"libvirt {_version(since)} or later")
-
-
-def _version(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))
+                reason = f"libvirt {version_text(domain.version)} does not know {name}='{value}'"
+                yield Fault(element, reason, f"libvirt {version_text(since)} or later")

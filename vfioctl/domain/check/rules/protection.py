@@ -8,17 +8,19 @@ from vfioctl.domain.check.rules.rule import Fault, more_than_one, warning, with_
 from vfioctl.domain.document.needs import locks_for_each
 from vfioctl.domain.document.reader import Domain
 from vfioctl.domain.document.values import attribute, is_on, number, scaled, text_in
+from vfioctl.domain.model.versions import WITH_DEVICES, version_text
 from vfioctl.inventory.model.values import any_number
 
 _QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
 _WIDTHS = (39, 48, 57)
 _INTEL_ONLY = ("intremap", "caching_mode", "eim", "iotlb", "aw_bits", "dma_translation")
+_SNP, _TDX = (f"QEMU {version_text(WITH_DEVICES[kind])}" for kind in ("sev-snp", "tdx"))
 _WITH_DEVICES = {
     "sev-snp": (
         "QEMU 9.1 gives a guest with sev-snp no devices of the host",
-        "QEMU 9.2 or later: 9.1 fails with 'Cannot set discarding of RAM broken'",
+        f"{_SNP} or later: 9.1 fails with 'Cannot set discarding of RAM broken'",
     ),
-    "tdx": ("devices of the host with tdx need QEMU 10.1", "QEMU 10.1 or later, the first one with TDX"),
+    "tdx": (f"devices of the host with tdx need {_TDX}", f"{_TDX} or later, the first one with TDX"),
 }
 _TSEG_UNIT = 1 << 20
 
