@@ -1,0 +1,1 @@
+"""The device plugin's part of the ledger: cordoned devices."""

@@ -1,0 +1,1 @@
+"""The values of the device plugin. May not do input or output."""

@@ -1,0 +1,1 @@
+"""Reads what the device plugin needs of a host. May not write."""
