@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from vfioctl.inventory.model.holders import Holders
     from vfioctl.inventory.model.values import PciAddress
     from vfioctl.kernel.simulated.faults import Fault
+    from vfioctl.kubelet.api import KubeletApi
     from vfioctl.overview.api import OverviewApi
     from vfioctl.overview.model.event import HostEvent, Stop
     from vfioctl.overview.model.overview import Overview, Part
@@ -141,6 +142,13 @@ class Host:
         return DoctorApi(self.session)
 
     @cached_property
+    def kubelet(self) -> KubeletApi:
+        """Give devices to pods of Kubernetes."""
+        from vfioctl.kubelet.api import KubeletApi
+
+        return KubeletApi(self.session)
+
+    @cached_property
     def _overviews(self) -> OverviewApi:
         from vfioctl.overview.api import OverviewApi
 
@@ -176,14 +184,9 @@ class Host:
 
     def snapshot(self) -> tuple[str, tuple[str, ...]]:
         """Return the redacted text of a host file, and the files that could not be read."""
-        from vfioctl.kernel.recorded.capture import capture
-        from vfioctl.kernel.recorded.tree import form
+        from vfioctl.kernel.recorded.capture import captured_text
 
-        tree, unread = capture(self.session.kernel)
-        kernel = self.session.kernel
-        origin = "a captured directory" if "/" in kernel.description else kernel.description  # its path is private
-        tree.comments = [f"# recorded from {origin} by vfioctl snapshot"]
-        return form(tree), tuple(unread)
+        return captured_text(self.session.kernel)
 
     def history(
         self, *, most: int = -1, since: datetime | None = None, device: str | None = None, owner: str | None = None

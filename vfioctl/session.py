@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import cached_property
@@ -26,7 +26,6 @@ if TYPE_CHECKING:  # listings start faster without the store and the engine
     from vfioctl.core.published import BeingChanged, MarkRow, OpenChange, Published
     from vfioctl.core.registry import Registry
     from vfioctl.core.reservations import Reservation
-    from vfioctl.core.snapshot import Record
     from vfioctl.core.store import Store
     from vfioctl.kernel.protocol import Kernel
 
@@ -53,6 +52,7 @@ class Session:
         """`public`: where root publishes what other users may know of the ledger."""
         self.kernel, self.ledger, self.config, self.subsystems = kernel, ledger, config, tuple(subsystems)
         self._settle, self.lock_wait, self._public = settle, lock_wait, public
+        self._ledger_files = (ledger, Path(f"{ledger}-wal"), *([public] if public else []))
         self.reservation = ""  # that changes are made for; see `acting_for`
 
     @cached_property
@@ -126,12 +126,10 @@ class Session:
 
     def ledger_stamp(self) -> object:
         """Return a value that differs when another process has written the ledger, or published something else of it.
-
         Two writes within a few milliseconds may have the same."""
         from vfioctl.kernel.feeds import stamp
 
-        files = [self.ledger, Path(f"{self.ledger}-wal")]
-        return stamp(*files, *([self._public] if self._public else []))
+        return stamp(*self._ledger_files)
 
     def from_ledger(self, ask: Callable[[], T], empty: T) -> tuple[T, str]:
         """Return what `ask` reads and no problem; or `empty` and why not, so that a listing can go on."""
@@ -198,10 +196,14 @@ class Session:
         none: tuple[OpenChange, ...] = ()
         return with_makers(self.ask_ledger(ask, lambda document: document.unfinished, none))
 
-    def acting_for(self, reservation: str) -> Self:
-        """Return a session whose changes are made for this reservation, which does not refuse them."""
+    def acting_for(self, reservation: str, *, lock_wait: float | None = None) -> Self:
+        """Return a session whose changes are made for this reservation, which does not refuse them. `lock_wait`: how
+        long they wait for other changes, in seconds; as those of this session if it is None."""
         session = copy(self)
         session.reservation = reservation
+        if lock_wait is not None:
+            session.lock_wait = lock_wait
+            vars(session).pop("engine", None)  # it has the time of this session
         return session
 
     def reservations(self) -> tuple[Reservation, ...]:
@@ -224,10 +226,12 @@ class Session:
     def publish(self) -> None:
         """As root, write what other users may know of the ledger, if that is not what is published."""
         if os.geteuid() == 0:
-            self.published.write(lambda: self.store, self._records)
-
-    def _records(self) -> Mapping[str, Record]:
-        return {row.name: import_object(row.published) for row in self.subsystems if row.published}
+            rows = [row for row in self.subsystems if row.published]
+            self.published.write(
+                lambda: self.store,
+                lambda: {row.name: import_object(row.published) for row in rows},
+                lambda: {row.name: import_object(row.published_to_group or row.published) for row in rows},
+            )
 
     @property
     def has_ledger(self) -> bool:
@@ -278,10 +282,8 @@ class Session:
         return plan
 
     def apply(self, plan: Plan, *, progress: Progress | None = None, cancel: Cancel | None = None) -> Outcome:
-        """Apply the plan, or roll back and raise; see `Engine.apply` for the errors.
-
-        A plan that another process has overtaken is planned again, once: if nothing is left to do, that is the result.
-        """
+        """Apply the plan, or roll back and raise; see `Engine.apply` for the errors. One that another process has
+        overtaken is planned again, once: if nothing is left to do, that is the result."""
         try:
             return self.engine.apply(plan, progress, cancel, acting_for=self.reservation)
         except StalePlan:

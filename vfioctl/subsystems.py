@@ -42,6 +42,8 @@ class Subsystem(NamedTuple):
     """Location of a class that keeps files in step with claims: a `vfioctl.claims.lifecycle.lifecycle.Follower`."""
     published: str = ""
     """Location of a `vfioctl.core.snapshot.Record`: what ordinary users may know of the records in the ledger."""
+    published_to_group: str = ""
+    """The same for members of the group vfioctl, if they may know more."""
 
 
 SUBSYSTEMS: tuple[Subsystem, ...] = (
@@ -96,6 +98,7 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
         missing="vfioctl.placement.api:missing",
         reservations="vfioctl.claims.ledger.ledger:reservations",
         published="vfioctl.claims.ledger.ledger:published",
+        published_to_group="vfioctl.claims.ledger.ledger:published_to_group",
     ),
     Subsystem(
         name="access",
@@ -159,6 +162,18 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
             ),
         },
         api="vfioctl.doctor.api:DoctorApi",
+    ),
+    Subsystem(
+        name="kubelet",
+        cli="vfioctl.kubelet.cli",
+        commands={
+            "kubelet": Command(CHANGE, "Give devices to pods of Kubernetes, as a device plugin of the kubelet."),
+        },
+        api="vfioctl.kubelet.api:KubeletApi",
+        migrations="vfioctl.kubelet.ledger.migrations:MIGRATIONS",
+        settings="vfioctl.kubelet.model.settings:KubeletSettings",
+        follower="vfioctl.kubelet.serving.differences:KubeletFollower",
+        published="vfioctl.kubelet.ledger.cordons:published",
     ),
     Subsystem(
         name="overview",

@@ -1,0 +1,1 @@
+"""Renders the device plugin's state. May not read the host."""

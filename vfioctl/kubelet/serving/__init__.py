@@ -1,0 +1,1 @@
+"""The running device plugin: sockets, registration, streams. Needs the extra `vfioctl[kubelet]`."""
