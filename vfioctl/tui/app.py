@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import events
 from textual.app import SystemCommand
@@ -16,6 +16,7 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from vfioctl.tui.changing import Changing
+from vfioctl.tui.data.extra import Extra
 from vfioctl.tui.data.feed import PAUSE
 from vfioctl.tui.dialogs.question import Help
 from vfioctl.tui.model.actions import offered
@@ -90,13 +91,26 @@ class Tui(Changing):
         self._heard += len(numbered)
         events_ = (*reversed(numbered), *known.events)[:_EVENTS]
         known = replace(known, overview=overview, events=events_)
-        if news.changes is not None:
-            known = replace(known, changes=news.changes, changes_problem=news.changes_problem)
-        if news.checked is not None:
-            known = replace(known, checked=news.checked, checked_problem=news.checked_problem)
+        known = replace(
+            known,
+            changes=news.changes or known.changes,
+            checked=news.checked or known.checked,
+            kubelet=news.kubelet or known.kubelet,
+        )
         self.known = known
         self.draw_sheet()
         self.draw_bars()
+
+    @property
+    def _read_here(self) -> Extra[Any] | None:
+        """What is read only for the screen that is shown."""
+        feed = self.feed
+        extras: dict[View, Extra[Any]] = {
+            View.HISTORY: feed.changes,
+            View.DOCTOR: feed.checked,
+            View.KUBELET: feed.kubelet,
+        }
+        return extras.get(self.view)
 
     def _look_at_age(self) -> None:
         if self.is_over:
@@ -107,7 +121,7 @@ class Tui(Changing):
 
     def action_read(self) -> None:
         """Read everything again."""
-        self.feed.ask(history=self.view is View.HISTORY, doctor=self.view is View.DOCTOR)
+        self.feed.ask(None, *filter(None, [self._read_here]))
         self.say("Reading the host again.")
 
     # keys
@@ -133,16 +147,13 @@ class Tui(Changing):
         self.main.remove_class("detailed")
         self.show_filter()
         self.table.focus()
-        if self.view is View.HISTORY:
-            self.feed.ask_history()
-        if self.view is View.DOCTOR:
-            self.feed.ask_doctor()
+        self.feed.show(self._read_here)
         self.draw_sheet()
         self.draw_bars()
 
     def on_click(self, event: events.Click) -> None:
         """A click in the bar shows a screen."""
-        if event.screen_y == 0 and (view := view_at(event.screen_x)) and len(self.screen_stack) == 1:
+        if event.screen_y == 0 and (view := view_at(event.screen_x, self.size.width)) and len(self.screen_stack) == 1:
             self.action_show(view.name)
 
     def action_help(self) -> None:

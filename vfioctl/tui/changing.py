@@ -21,6 +21,7 @@ from vfioctl.tui.dialogs.question import Quit
 from vfioctl.tui.model.actions import Action, Situation, addresses, card_of, claims_of, offered, reason
 from vfioctl.tui.model.sheet import View
 from vfioctl.tui.screens.devices import VFS
+from vfioctl.tui.screens.kubelet import devices_of
 from vfioctl.tui.screens.lists import CARD, TYPE
 from vfioctl.tui.screens.progress import state_line
 from vfioctl.tui.showing import Showing
@@ -54,9 +55,9 @@ class Changing(Showing):
 
         caller = this_process()
         busy = self.change.title if self.change else ""
-        changes = {str(entry.id): entry for entry in self.known.changes}
+        changes = {str(entry.id): entry for entry in self.known.changes.value}
         owner = f"user/{caller.sudo_user or caller.user}"
-        return Situation(self.view, self.known.overview, busy, owner, changes)
+        return Situation(self.view, self.known.overview, busy, owner, changes, self.known.kubelet.value)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -111,6 +112,8 @@ class Changing(Showing):
             return (card.id,) if card else ()
         if self.view is View.DEVICES and action.name != "sriov":
             return addresses(situation, keys)
+        if self.view is View.KUBELET:
+            return devices_of(keys)
         return tuple(key.removeprefix(VFS).removeprefix(TYPE) for key in keys)
 
     def plan(self, action: Action, subjects: Sequence[str], answers: Mapping[str, str]) -> None:
@@ -144,7 +147,7 @@ class Changing(Showing):
             return
         if change and change.is_done:
             self.change = None
-            self.feed.ask(history=True)
+            self.feed.ask(None, self.feed.changes, *self.feed.live)
             if self._ending is not None:
                 self.exit(self._ending)
             elif not isinstance(self.screen, ProgressPage):

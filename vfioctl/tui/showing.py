@@ -87,7 +87,7 @@ class Showing(Shell):
         if not page.display or row is None or known is None:
             return
         width = max(20, page.scrollable_content_region.width or page.size.width)
-        about = (view, row.key, width, known.overview, known.changes)
+        about = (view, row.key, width, known.overview, known.changes, known.kubelet)
         if about == self._drawn:
             return
 

@@ -15,20 +15,25 @@ from bench import ledger, synthetic
 from tests.hosts.machines import copy, original
 from tests.unit.tui.conftest import HOSTS, LARGE, Drive, Driver
 from tests.users import as_nobody, as_root
+from vfioctl.config import Config, ConfigFile
 from vfioctl.host import Host
 from vfioctl.kernel.simulated.host import Simulated
 from vfioctl.overview.model.event import EventSource, HostEvent
 from vfioctl.placement.model.claims import Owner
 from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.session import Session
+from vfioctl.tui.screens.kubelet import devices_of
 
 GPU = "0000:1b:00.0"
 CLAIMS = 1000
 
 
-def test_ten_thousand_functions(drive: Drive, tmp_path: Path) -> None:
+def test_ten_thousand_functions(drive: Drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.unit.tui.conftest._SECONDS", 60.0)  # the page of the device plugin is read for itself
     synthetic.write(tmp_path / "root", 10_000)
     host = Host.at(tmp_path / "root", tmp_path / "ledger.db")
+    tables = {"kubelet": {"resources": [{"name": "nvidia.com/gpu"}]}}
+    host.session.config = Config(file=ConfigFile(exists=True, tables=tables))
 
     async def work(driver: Driver) -> None:
         assert driver.app.known
@@ -44,6 +49,10 @@ def test_ten_thousand_functions(drive: Drive, tmp_path: Path) -> None:
         await driver.press("slash", f"={wanted}", "enter")
         await driver.until(lambda: sum(not row.is_heading for row in driver.app.table.sheet.rows) < 50)
         await driver.shows(wanted)
+        await driver.press("8")
+        await driver.until(lambda: len(driver.app.table.sheet.rows) > 10)
+        pods = set(devices_of([*driver.app.table.sheet.index]))
+        assert {function.address for function in functions if function.is_gpu and not function.boot_vga} <= pods
 
     drive(work, host=host, size=LARGE)
 

@@ -17,7 +17,7 @@ def test_it_shows_problems_first_and_their_remedies(drive: Drive) -> None:
         assert states[0] == "fail"
         assert states == sorted(states), "problems are first"
         await driver.press("d")
-        await driver.shows("->", "move a card to a slot below another root port")
+        await driver.shows("->", "enable ACS for the root ports")
         await driver.press("escape", "slash", "=remapping", "enter")
         await driver.shows("interrupt-remapping")
         await driver.lacks("group-sharing")

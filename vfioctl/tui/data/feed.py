@@ -8,21 +8,23 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vfioctl.errors import VfioctlError
+from vfioctl.inventory.model.values import PciAddress
 from vfioctl.overview.model.event import EventSource
 from vfioctl.overview.model.overview import Part
+from vfioctl.tui.data.extra import Extra, Found
 from vfioctl.tui.data.threads import start
 
 if TYPE_CHECKING:
     from vfioctl.core.change import JournalEntry
     from vfioctl.doctor.model.result import DoctorDocument
     from vfioctl.host import Host
-    from vfioctl.inventory.model.values import PciAddress
+    from vfioctl.kubelet.model.status import Status
     from vfioctl.overview.model.event import HostEvent
     from vfioctl.overview.model.overview import Overview
 
@@ -46,10 +48,19 @@ class News(NamedTuple):
     problem: str | None
     """Why the last reading failed; empty if it did not."""
     events: tuple[HostEvent, ...]
-    changes: tuple[JournalEntry, ...] | None
-    changes_problem: str
-    checked: DoctorDocument | None
-    checked_problem: str
+    changes: Found[tuple[JournalEntry, ...]] | None
+    checked: Found[DoctorDocument | None] | None
+    kubelet: Found[Status | None] | None
+
+
+class _Wanted(NamedTuple):
+    """What is to be read."""
+
+    addresses: Collection[PciAddress] | None
+    """Functions, with the usage if there are none; None for everything."""
+    extras: Sequence[Extra[Any]] = ()
+    looks: bool = True
+    """Whether the host itself is to be read."""
 
 
 class Feed:
@@ -58,17 +69,20 @@ class Feed:
 
     def __init__(self, host: Host, *, interval: float = 2.0, read_only: str = "") -> None:
         self._host, self._interval, self._read_only = host, interval, read_only
+        self.changes = Extra[tuple["JournalEntry", ...]](lambda host: host.history(most=MOST_CHANGES), ())
+        """The changes of the journal."""
+        self.checked = Extra["DoctorDocument | None"](lambda host: host.doctor.examine(), None)
+        """What the checks find."""
+        self.kubelet = Extra["Status | None"](lambda host: host.kubelet.status(), None, is_live=True)
+        """The resources of the device plugin."""
+        self._extras: tuple[Extra[Any], ...] = (self.changes, self.checked, self.kubelet)
+        self._shown: Extra[Any] | None = None
         self._condition, self._ended = threading.Condition(), threading.Event()
-        self._addresses: set[PciAddress]
-        self._all, self._addresses, self._history, self._doctor = True, set(), False, False
+        self._all, self._addresses = True, set[PciAddress]()
         self._overview: Overview | None = None
         self._last: Overview | None = None
         self._problem: str | None = None
         self._events: deque[HostEvent] = deque(maxlen=_MOST_EVENTS)
-        self._changes: tuple[JournalEntry, ...] | None = None
-        self._changes_problem = ""
-        self._checked: DoctorDocument | None = None
-        self._checked_problem = ""
         self._announce: Callable[[], None] | None = None
         self._announced = False
         self.reading_since: float | None = None
@@ -101,35 +115,30 @@ class Feed:
                 overview=self._overview,
                 problem=self._problem,
                 events=tuple(self._events),
-                changes=self._changes,
-                changes_problem=self._changes_problem,
-                checked=self._checked,
-                checked_problem=self._checked_problem,
+                changes=self.changes.take(),
+                checked=self.checked.take(),
+                kubelet=self.kubelet.take(),
             )
-            self._overview = self._problem = self._changes = self._checked = None
+            self._overview = self._problem = None
             self._events.clear()
             self._announced = False
         return news
 
-    def ask(
-        self, addresses: Collection[PciAddress] | None = None, *, history: bool = False, doctor: bool = False
-    ) -> None:
-        """Read these functions again, or everything; with `history`, the changes of the journal too; with `doctor`,
-        what the checks find."""
+    def ask(self, addresses: Collection[PciAddress] | None = None, *extras: Extra[Any]) -> None:
+        """Read these functions again, or everything, and these extras too."""
         with self._condition:
             self._all = self._all or addresses is None
             self._addresses.update(addresses or ())
-            self._history = self._history or history
-            self._doctor = self._doctor or doctor
+            for extra in extras:
+                extra.ask()
             self._condition.notify_all()
 
-    def ask_history(self) -> None:
-        """Read the changes of the journal."""
-        self.ask((), history=True)
-
-    def ask_doctor(self) -> None:
-        """Run the checks."""
-        self.ask((), doctor=True)
+    def show(self, extra: Extra[Any] | None) -> None:
+        """Read what the screen that is shown needs, and go on with it while it is shown if it is live."""
+        with self._condition:
+            self._shown = extra
+        if extra:
+            self.ask((), extra)
 
     def _tell(self) -> None:
         with self._condition:
@@ -141,38 +150,54 @@ class Feed:
     def _read(self) -> None:
         self._look(None, without=_SLOW)
         while not self._ended.is_set():
-            addresses, history, doctor = self._wanted()
-            if self._ended.is_set():
-                return
+            wanted = self._wanted()
             began = time.monotonic()
-            if addresses is None or addresses or not (history or doctor):
-                self._look(addresses)
-            if history:
-                self._look_back()
-            if doctor:
-                self._check()
+            if wanted.looks and not self._ended.is_set():
+                self._look(wanted.addresses)
+            for extra in wanted.extras:
+                if not self._ended.is_set():
+                    self._read_extra(extra)
             self._ended.wait(max(0.0, began + PAUSE - time.monotonic()))
 
-    def _wanted(self) -> tuple[Collection[PciAddress] | None, bool, bool]:
-        """Wait until something is to be read; return which functions, None for all, and whether the changes, and what
-        the checks find."""
-        usage = list(self._last.usage) if self._last else []
-        seconds = _USAGE if usage else _WHOLE
+    def _wanted(self) -> _Wanted:
+        """Wait until something is to be read, and return what."""
+        usage = bool(self._last and self._last.usage)
         with self._condition:
-            asked = self._condition.wait_for(
-                lambda: self._all or self._addresses or self._history or self._doctor or self._ended.is_set(),
-                seconds,
-            )
-            if not asked:
-                whole = time.monotonic() - self._whole_at >= _WHOLE - _USAGE / 2
-                return None if whole or not usage else (), False, False
-            wanted = None if self._all else frozenset(self._addresses)
-            history, doctor = self._history, self._doctor
-            self._all, self._history, self._doctor = False, False, False
+            until = time.monotonic() + (_USAGE if usage or self.live else _WHOLE)
+            while not (self._all or self._addresses or self._due() or self._ended.is_set()):
+                now = time.monotonic()
+                if now >= until:
+                    self._touch_live()
+                    whole = now - self._whole_at >= _WHOLE - _USAGE / 2
+                    return _Wanted(None if whole else (), self._taken(), whole or usage)
+                self._condition.wait(min([until, *(e.due for e in self._extras if e.due is not None)]) - now)
+            addresses = None if self._all else frozenset(self._addresses)
+            looks = self._all or bool(self._addresses)
+            self._all = False
             self._addresses.clear()
-        return wanted, history, doctor
+            return _Wanted(addresses, self._taken(), looks)
 
     _whole_at = 0.0
+
+    @property
+    def live(self) -> tuple[Extra[Any], ...]:
+        """What is read again when the host has changed, for the screen that is shown."""
+        return (self._shown,) if self._shown and self._shown.is_live else ()
+
+    def _touch_live(self) -> None:
+        for extra in self.live:
+            extra.changed()
+
+    def _due(self) -> list[Extra[Any]]:
+        now = time.monotonic()
+        return [extra for extra in self._extras if extra.due is not None and extra.due <= now]
+
+    def _taken(self) -> list[Extra[Any]]:
+        """Return the extras that are to be read now, which nobody wants any longer then."""
+        due = self._due()
+        for extra in due:
+            extra.begin()
+        return due
 
     def _look(self, addresses: Collection[PciAddress] | None, *, without: Collection[Part] = ()) -> None:
         self.reading_since = time.monotonic()
@@ -193,24 +218,10 @@ class Feed:
             self.reading_since = None
         self._tell()
 
-    def _look_back(self) -> None:
-        try:
-            changes, problem = self._host.history(most=MOST_CHANGES), ""
-        except VfioctlError as error:
-            changes, problem = (), error.message
+    def _read_extra(self, extra: Extra[Any]) -> None:
+        found = extra.read(self._host)
         with self._condition:
-            self._changes, self._changes_problem = changes, problem
-        self._tell()
-
-    def _check(self) -> None:
-        from vfioctl.doctor.model.result import DoctorDocument
-
-        try:
-            checked, problem = self._host.doctor.examine(), ""
-        except VfioctlError as error:
-            checked, problem = DoctorDocument(ok=False, failed=0, unknown=0, results=()), error.message
-        with self._condition:
-            self._checked, self._checked_problem = checked, problem
+            extra.keep(found)
         self._tell()
 
     def _watch(self) -> None:
@@ -228,7 +239,8 @@ class Feed:
             return  # what is read regularly is read less often
         with self._condition:
             self._events.append(event)
-        self.ask(event.addresses or None, history=event.source is EventSource.LEDGER)
+            self._touch_live()
+        self.ask(event.addresses or None, *([self.changes] if event.source is EventSource.LEDGER else []))
         self._tell()
 
 

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.text import Text
 
-from vfioctl.console.plan_page import outcome_page, plan_page, planned_page
+from vfioctl.console.choice import on_this_host
+from vfioctl.console.columns import Whole
+from vfioctl.console.plan_page import outcome_page, part, plan_page, planned_page
+from vfioctl.console.words import listed, plain
 from vfioctl.errors import BadSpec, StalePlan, Stuck
 from vfioctl.tui.data.change import Apply
 
@@ -173,6 +176,45 @@ def stop(host: Host, subjects: Sequence[str], _answers: Answers, _width: int) ->
     return Prepared(f"stop domain {name}", pages, apply if preview.ran or preview.claims else None)
 
 
+def cordon(host: Host, subjects: Sequence[str], answers: Answers, _width: int) -> Prepared:
+    """Prepare giving devices to no more pods."""
+    from vfioctl.kubelet.model.cordon import CORDON
+    from vfioctl.kubelet.render.status import pod_words
+
+    there = host.kubelet.cordons()
+    devices = [device for resource in host.kubelet.status().resources for device in resource.devices]
+    said = [f"{subject} already: {there[subject].words}" for subject in subjects if subject in there]
+    said += [
+        f"{d.subject}: {pod_words(d)} keeps it until it ends" for d in devices if d.subject in subjects and d.owner
+    ]
+    first = f"No pod would get {listed(subjects)} from now on."
+    undo = Whole(plain(on_this_host(f"vfioctl kubelet uncordon {' '.join(subjects)}")))
+
+    def apply(_progress: Progress, _cancel: Cancel) -> Pages:
+        return [Text(plain(f"Cordoned: {listed(host.kubelet.cordon(subjects, why=answers['why'], wait=0))}."))]
+
+    pages = [*_of_words(first, said), *part("Undone by", [undo])]
+    is_done = all(subject in there and there[subject].kind == CORDON for subject in subjects)
+    return Prepared(f"cordon {', '.join(subjects)}", pages, None if is_done else apply)
+
+
+def uncordon(host: Host, subjects: Sequence[str], _answers: Answers, _width: int) -> Prepared:
+    """Prepare giving cordoned devices to pods again."""
+    there = host.kubelet.cordons()
+    cordoned = [subject for subject in subjects if subject in there]
+
+    def apply(_progress: Progress, _cancel: Cancel) -> Pages:
+        return [Text(plain(f"Uncordoned: {listed(host.kubelet.uncordon(cordoned))}."))]
+
+    first = f"Pods would get {listed(cordoned)} again." if cordoned else "None of these devices is cordoned."
+    pages = _of_words(first, [f"{subject}: {there[subject].words}" for subject in cordoned])
+    return Prepared(f"uncordon {', '.join(subjects)}", pages, apply if cordoned else None)
+
+
+def _of_words(first: str, lines: Sequence[str]) -> list[RenderableType]:
+    return [Text(plain(first), style="bold"), *(Text(plain(line)) for line in (*[""][: len(lines)], *lines))]
+
+
 def recover(host: Host, _subjects: Sequence[str], _answers: Answers, _width: int) -> Prepared:
     """Prepare finishing interrupted changes."""
     registry = host.session.registry
@@ -203,6 +245,8 @@ PREPARE: Mapping[str, Prepare] = {
     "sriov": sriov,
     "start": start,
     "stop": stop,
+    "cordon": cordon,
+    "uncordon": uncordon,
     "recover": recover,
 }
 """By the name of the action (`vfioctl.tui.model.actions`)."""

@@ -14,11 +14,13 @@ from vfioctl.inventory.model.scope import scope_of
 from vfioctl.overview.model.overview import Overview
 from vfioctl.tui.model.sheet import View
 from vfioctl.tui.screens.devices import VFS
+from vfioctl.tui.screens.kubelet import not_uncordon
 from vfioctl.tui.screens.lists import CARD, TYPE
 from vfioctl.vgpu.model.vgpu import VgpuCard
 
 if TYPE_CHECKING:
     from vfioctl.core.change import JournalEntry
+    from vfioctl.kubelet.model.status import Status
 
 Keys = Sequence[str]
 
@@ -34,6 +36,8 @@ class Situation:
     owner: str = ""
     """Who asks, as the owner of a claim."""
     changes: Mapping[str, JournalEntry] = field(default_factory=dict)
+    kubelet: Status | None = None
+    """The resources of the device plugin, if they were read."""
 
 
 class Field(NamedTuple):
@@ -274,6 +278,7 @@ def _owner_field(situation: Situation, _keys: Keys) -> tuple[Field, ...]:
 
 
 _EVERY = tuple(View)
+_WHY = Field("why", "Reason", "", "may be empty; the screen shows it")
 ACTIONS: tuple[Action, ...] = (
     Action("bind", "b", "Bind to VFIO, ready for a guest", (View.DEVICES,), _not_bind),
     Action("unbind", "u", "Unbind: back to the driver it had", (View.DEVICES,), _not_unbind),
@@ -286,5 +291,10 @@ ACTIONS: tuple[Action, ...] = (
     Action("sriov", "n", "Set the number of VFs", (View.DEVICES,), _not_sriov, _sriov_fields),
     Action("start", "t", "Start the domain", (View.DOMAINS,), _not_start),
     Action("stop", "x", "Shut the domain down", (View.DOMAINS,), _not_stop),
+    Action("cordon", "c", "Cordon: no more pods get it", (View.KUBELET,), lambda _, __: "", lambda _, __: (_WHY,)),
+    Action(
+        *("uncordon", "u", "Uncordon: pods get it again", (View.KUBELET,)),
+        lambda s, keys: not_uncordon(s.kubelet, keys),
+    ),
     Action("recover", "R", "Recover interrupted changes", _EVERY, _not_recover, anywhere=True),
 )

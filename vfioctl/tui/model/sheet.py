@@ -27,6 +27,7 @@ class View(StrEnum):
     HISTORY = "History"
     LOG = "Log"
     DOCTOR = "Doctor"
+    KUBELET = "Kubelet"
 
 
 class Tone(StrEnum):

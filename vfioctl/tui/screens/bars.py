@@ -35,31 +35,31 @@ _KEYS = (
 )
 
 
-def _places() -> Iterator[tuple[View, str, int]]:
-    """Yield each screen, its label in the bar, and where that begins."""
-    left = 0
-    for number, view in enumerate(View, 1):
-        label = f" {number} {view} "
+def _places(width: int) -> Iterator[tuple[View, str, int]]:
+    """Yield each screen, its label in the bar, and where that begins. Labels have a gap where there is room for all."""
+    labels = [f" {number} {view} " for number, view in enumerate(View, 1)]
+    gap, left = int(sum(map(len, labels)) + len(labels) <= width), 0
+    for view, label in zip(View, labels, strict=True):
         yield view, label, left
-        left += len(label) + 1
+        left += len(label) + gap
 
 
 def bar(view: View, width: int) -> Text:
     """Return the bar of the screens."""
     text = Text(no_wrap=True, overflow="ellipsis")
-    for other, label, _ in _places():
+    for other, label, left in _places(width):
+        text.append(" " * (left - text.cell_len))
         text.append(f"[{label[1:-1]}]" if other is view else label, style="bold reverse" if other is view else "")
-        text.append(" ")
-    name = "vfioctl "
+    name = " vfioctl "
     room = width - text.cell_len - len(name)
     if room >= 0:
         text.append(" " * room + name, style="dim")
     return text
 
 
-def view_at(x: int) -> View | None:
+def view_at(x: int, width: int) -> View | None:
     """Return the screen whose label is at a column of the bar."""
-    return next((view for view, label, left in _places() if left <= x < left + len(label)), None)
+    return next((view for view, label, left in _places(width) if left <= x < left + len(label)), None)
 
 
 def status(known: Known | None, host: str, problem: str, waits: float, width: int) -> Text:

@@ -190,12 +190,12 @@ def history_rows(entries: Sequence[JournalEntry], problem: str = "") -> Iterator
 
 def check_rows(checked: DoctorDocument | None, problem: str = "") -> Iterator[Row]:
     """Yield what the checks found, problems first. `problem`: why they could not be run."""
+    results = checked.results if checked else ()
     if problem:
         yield heading("unread", f"The checks could not be run: {problem}", tone=Tone.WARNING)
-    if checked is None:
+    elif checked is None:
         yield heading("reading", "The checks are being run.", tone=Tone.DIM)
-        return
-    for number, result in sorted(enumerate(checked.results), key=lambda pair: [*Status].index(pair[1].status)):
+    for number, result in sorted(enumerate(results), key=lambda pair: [*Status].index(pair[1].status)):
         if result.status is not Status.NOT_APPLICABLE:
             cells = (
                 *(cell(result.status, _RESULTS[result.status]), cell(result.check)),

@@ -4,7 +4,7 @@ claim, which read its device files: call it in a thread."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -19,14 +19,16 @@ from vfioctl.inventory.render.holders import holders_page
 from vfioctl.inventory.render.phrases import gpu_count, iommu_line
 from vfioctl.overview.model.event import HostEvent
 from vfioctl.overview.model.overview import Overview, Part
+from vfioctl.tui.data.extra import Found
 from vfioctl.tui.model.names import Names
 from vfioctl.tui.model.sheet import Column, Row, Sheet, Tone, View, arranged, heading
-from vfioctl.tui.screens import lists
+from vfioctl.tui.screens import kubelet, lists
 from vfioctl.tui.screens.devices import COLUMNS, VFS, DeviceRows, capacity_words, usage_words
 from vfioctl.vgpu.render.listing import vgpu_page
 
 if TYPE_CHECKING:
     from vfioctl.core.change import JournalEntry
+    from vfioctl.kubelet.model.status import Status
 
 _COLUMNS: Mapping[View, tuple[Column, ...]] = {
     View.DEVICES: COLUMNS,
@@ -36,6 +38,7 @@ _COLUMNS: Mapping[View, tuple[Column, ...]] = {
     View.HISTORY: lists.HISTORY,
     View.LOG: lists.LOG,
     View.DOCTOR: lists.CHECKS,
+    View.KUBELET: kubelet.COLUMNS,
 }
 
 _WHOLE = 76
@@ -48,10 +51,9 @@ class Known:
 
     overview: Overview
     names: Names
-    changes: tuple[JournalEntry, ...] = ()
-    changes_problem: str = ""
-    checked: DoctorDocument | None = None
-    checked_problem: str = ""
+    changes: Found[tuple[JournalEntry, ...]] = field(default_factory=lambda: Found["tuple[JournalEntry, ...]"](()))
+    checked: Found[DoctorDocument | None] = field(default_factory=lambda: Found[DoctorDocument | None](None))
+    kubelet: Found[Status | None] = field(default_factory=lambda: Found["Status | None"](None))
     events: tuple[tuple[int, HostEvent], ...] = ()
     """Numbered from 1, the newest first."""
 
@@ -91,9 +93,10 @@ def _rows(view: View, known: Known, *, everything: bool) -> Iterator[Row]:
         View.CLAIMS: lambda: lists.claim_rows(overview),
         View.VGPUS: lambda: lists.vgpu_rows(overview, lambda card: _name(known, card)),
         View.DOMAINS: lambda: lists.domain_rows(overview),
-        View.HISTORY: lambda: lists.history_rows(known.changes, known.changes_problem),
+        View.HISTORY: lambda: lists.history_rows(*known.changes),
         View.LOG: lambda: lists.log_rows(known.events),
-        View.DOCTOR: lambda: lists.check_rows(known.checked, known.checked_problem),
+        View.DOCTOR: lambda: lists.check_rows(*known.checked),
+        View.KUBELET: lambda: kubelet.rows(*known.kubelet),
     }
     return makers[view]()
 
@@ -210,7 +213,7 @@ def _domain(_host: Host, key: str, known: Known, _width: int) -> list[Renderable
 def _change(host: Host, key: str, known: Known, _width: int) -> list[RenderableType]:
     from vfioctl.console.history_page import change_page  # pydantic, which it needs, would delay the first paint
 
-    entry = next((entry for entry in known.changes if str(entry.id) == key), None)
+    entry = next((entry for entry in known.changes.value if str(entry.id) == key), None)
     return [change_page(entry, host.session.registry)] if entry else []
 
 
@@ -218,7 +221,7 @@ def _check(_host: Host, key: str, known: Known, _width: int) -> list[RenderableT
     from vfioctl.console.choice import on_this_host
     from vfioctl.doctor.render.page import finding_page
 
-    results = known.checked.results if known.checked else ()
+    results = known.checked.value.results if known.checked.value else ()
     return [finding_page(results[int(key)], on_this_host)] if key.isdecimal() and int(key) < len(results) else []
 
 
@@ -235,4 +238,5 @@ _DETAILS: Mapping[View, Callable[[Host, str, Known, int], list[RenderableType]]]
     View.HISTORY: _change,
     View.LOG: _event,
     View.DOCTOR: _check,
+    View.KUBELET: lambda _host, key, known, _width: kubelet.details(*known.kubelet, key),
 }
