@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 
 from vfioctl import __version__  # noqa: E402
 from vfioctl.console.completion import SCRIPTS  # noqa: E402
-from vfioctl.persist.model.installed import FILES, IN_PACKAGE, UNIT_NAMES  # noqa: E402
+from vfioctl.persist.model.installed import FILES, IN_PACKAGE, OPTIONAL_UNIT_NAMES, UNIT_NAMES  # noqa: E402
 
 PYTHON = (3, 11)
 HOME = "opt/vfioctl"
@@ -48,7 +48,7 @@ from vfioctl.app import console
 console()
 """
 ENVIRONMENT = "home = /usr/bin\ninclude-system-site-packages = false\nversion = 3.11\n"
-EXTRAS = "tui,yaml,cloud-init"
+EXTRAS = "tui,yaml,cloud-init,kubelet"
 MAINTAINER = "vfioctl maintainers <vfioctl@packages.debian.org>"
 _DATED = re.compile(r"^## \[(?P<version>[^\]]+)\] - (?P<date>\d{4}-\d\d-\d\d)$", re.MULTILINE)
 
@@ -150,6 +150,7 @@ def install_control(tree: Path, version: str) -> None:
         "MAINTAINER": maintainer(),
         "SIZE": str(sum(-(-file.lstat().st_size // 1024) for file in files_of(tree))),
         "UNITS": " ".join(sorted(UNIT_NAMES)),
+        "OPTIONAL": " ".join(sorted(OPTIONAL_UNIT_NAMES)),
     }
     sums = [
         f"{hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()}  {file.relative_to(tree)}\n"

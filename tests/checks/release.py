@@ -16,7 +16,9 @@ from vfioctl import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 DIST = ROOT / "dist"
-DATA = ("udev/*.rules", "udev/vfioctl-early", "systemd/*.service", "libvirt-templates/*.xml")
+DATA = ("udev/*.rules", "udev/vfioctl-early", "systemd/*.service", "initramfs/*/*", "libvirt-templates/*.xml")
+PROTOCOLS = tuple(f"vfioctl/kubelet/proto/{name}" for name in ("*.proto", "*_pb2.pyi", "LICENSE"))
+"""The kubelet's protocol files, and what is generated of them for type checkers."""
 _DATA = f"vfioctl-{__version__}.data/data"
 _VERSION = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+(?:(?:a|b|rc)[0-9]+)?", re.ASCII)
 _SECTION = re.compile(r"^## \[(?P<name>[^\]]+)\](?: - (?P<date>\S+))?$", re.MULTILINE)
@@ -24,12 +26,14 @@ _DATE = re.compile(r"20[0-9]{2}-[01][0-9]-[0-3][0-9]", re.ASCII)
 
 
 def expected() -> set[str]:
-    """All that the wheel must hold, by name: modules, bundled hosts, udev rules, units, templates, manual pages."""
+    """All that the wheel must hold, by name: modules, protocol files, bundled hosts, udev rules, units, templates,
+    manual pages."""
     sources = {str(path.relative_to(ROOT)) for path in (ROOT / "vfioctl").rglob("*.py")}
+    protocols = {str(path.relative_to(ROOT)) for pattern in PROTOCOLS for path in ROOT.glob(pattern)}
     hosts = {f"vfioctl/hosts/{path.name}" for path in (ROOT / "tests/hosts").glob("*.host")}
     data = {f"vfioctl/data/{path.relative_to(ROOT)}" for pattern in DATA for path in ROOT.glob(pattern)}
     pages = {f"{_DATA}/share/man/man1/{path.name}" for path in (ROOT / "man").iterdir()}
-    return sources | hosts | data | pages | {"vfioctl/py.typed"}
+    return sources | protocols | hosts | data | pages | {"vfioctl/py.typed"}
 
 
 def wrong_in_version(version: str, changelog: str) -> Iterator[str]:

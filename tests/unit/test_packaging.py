@@ -18,23 +18,31 @@ import pytest
 from tests.checks import release
 from tests.libvirt_schema import validated
 from vfioctl.app import main
-from vfioctl.persist.model.installed import IN_PACKAGE, UNIT_NAMES
+from vfioctl.persist.model.installed import IN_PACKAGE, OPTIONAL_UNIT_NAMES, UNIT_NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATES = sorted((ROOT / "libvirt-templates").glob("*.xml"))
 RULES = sorted((ROOT / "udev").glob("*.rules"))
 UNITS = sorted((ROOT / "systemd").glob("*.service"))
 RESTORE = ROOT / "systemd/vfioctl-restore.service"
+KUBELET = ROOT / "systemd/vfioctl-kubelet.service"
+FAMILIES = {RESTORE: "AF_UNIX", KUBELET: "AF_UNIX AF_INET AF_INET6 AF_NETLINK"}
+"""The sockets of the units that run as long as a boot, and longer."""
+NAMESPACES = {RESTORE: "yes", KUBELET: "mnt"}
+CALLS = {RESTORE: {"@system-service", "@module"}, KUBELET: {"@system-service", "@module", "mount"}}
+"""NVML's program hides the nodes of other GPUs, which takes both a namespace and mount(2)."""
+WRITABLE = {KUBELET: ["-/var/lib/kubelet/device-plugins"]}
+EXPOSURE = {RESTORE: 40, KUBELET: 44}
+"""Tenths, on systemd's scale from 0 to 10. Without these directives it was 9.6. Sockets of the network count 0.3."""
 HARDENED = {
     "ProtectSystem": "strict",
     "StateDirectoryMode": "0700",
     "UMask": "0077",
-    "RestrictAddressFamilies": "AF_UNIX",
     "SystemCallArchitectures": "native",
     **dict.fromkeys(("NoNewPrivileges", "PrivateTmp", "PrivateMounts", "ProtectHome", "ProtectKernelLogs"), "yes"),
-    **dict.fromkeys(("RestrictNamespaces", "RestrictSUIDSGID", "RestrictRealtime", "LockPersonality"), "yes"),
+    **dict.fromkeys(("RestrictSUIDSGID", "RestrictRealtime", "LockPersonality"), "yes"),
 }
-"""What every unit of ours has."""
+"""What these units have."""
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LOCKS = {name: (ROOT / f"requirements-{name}.lock").read_text() for name in ("run", "dev", "libvirt", "mutants")}
 
@@ -143,22 +151,24 @@ def test_systemd_takes_a_unit(unit: Path) -> None:
     assert [line for line in said if not any(words in line for words in not_installed)] == []
 
 
-@pytest.mark.parametrize("unit", [RESTORE], ids=lambda path: path.name)
+@pytest.mark.parametrize("unit", FAMILIES, ids=lambda path: path.name)
 def test_a_unit_may_do_only_its_work(unit: Path) -> None:
     lines = unit.read_text().splitlines()
     found = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
     assert {name: found.get(name) for name in HARDENED} == HARDENED
     allowed = {"SYS_ADMIN", "SYS_MODULE", "SYS_PTRACE", "DAC_READ_SEARCH", "MKNOD", "CHOWN"}
     assert {name.removeprefix("CAP_") for name in found["CapabilityBoundingSet"].split()} <= allowed
-    assert set(found["SystemCallFilter"].split()) <= {"@system-service", "@module"}
-    assert not re.search(r"^(ReadWritePaths|AmbientCapabilities|Environment|PassEnvironment)", unit.read_text(), re.M)
+    assert set(found["SystemCallFilter"].split()) == CALLS[unit]
+    assert found["RestrictNamespaces"] == NAMESPACES[unit]
+    assert found["RestrictAddressFamilies"] == FAMILIES[unit]
+    assert found.get("ReadWritePaths", "").split() == WRITABLE.get(unit, [])
+    assert not re.search(r"^(AmbientCapabilities|Environment|PassEnvironment)", unit.read_text(), re.M)
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze, of the Debian package systemd")
-@pytest.mark.parametrize("unit", [RESTORE], ids=lambda path: path.name)
+@pytest.mark.parametrize("unit", EXPOSURE, ids=lambda path: path.name)
 def test_systemd_calls_a_unit_hardened(unit: Path) -> None:
-    """On systemd's scale from 0 to 10. Without these directives it was 9.6."""
-    command = ["systemd-analyze", "security", "--offline=true", "--threshold=40", str(unit)]
+    command = ["systemd-analyze", "security", "--offline=true", f"--threshold={EXPOSURE[unit]}", str(unit)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if "nrecognized option" in done.stderr:
         pytest.skip("needs systemd 250 or newer")
@@ -189,22 +199,29 @@ def test_a_lock_file_has_hashes_and_names_no_place(name: str) -> None:
 
 
 def test_the_makefile_downloads_nothing_without_a_hash() -> None:
-    """But for pip-tools, which makes the lock files, in an environment of its own."""
+    """But for pip-tools, which makes the lock files, and what generates the stubs, in environments of their own."""
     makefile = (ROOT / "Makefile").read_text()
     takes = r"pip\b.* install|\$\(PIP\) (install|download)"
     installs = [line for line in makefile.splitlines() if re.search(takes, line)]
     assert len(installs) > 4
-    safe = ("--require-hashes --no-deps", "--no-deps --no-build-isolation", "install pip-tools")
+    safe = (
+        "--require-hashes --no-deps",
+        "--no-deps --no-build-isolation",
+        "install pip-tools",
+        "$(VENV)/stubs/bin/pip",
+    )
     assert not [line for line in installs if not any(each in line for each in safe)]
 
 
 def test_the_package_installs_what_vfioctl_installs() -> None:
     """Each file has its place in the package, and its scripts know every unit that a boot starts."""
     for path, place in IN_PACKAGE.items():
-        assert place.startswith("/usr/lib/"), path
-    scripts = {name: (ROOT / "packaging/deb" / name).read_text() for name in ("postinst", "postrm")}
-    assert all("for unit in @UNITS@" in text for text in scripts.values())
-    assert sorted(unit.name for unit in UNITS) == sorted(UNIT_NAMES)
+        assert place.startswith(("/usr/lib/", "/usr/share/initramfs-tools/")), path
+    scripts = {name: (ROOT / "packaging/deb" / name).read_text() for name in ("postinst", "prerm", "postrm")}
+    assert "for unit in @UNITS@;" in scripts["postinst"]
+    assert "for unit in @UNITS@ @OPTIONAL@;" in scripts["postrm"]
+    assert all("@OPTIONAL@" in text for text in scripts.values())
+    assert sorted(unit.name for unit in UNITS) == sorted(UNIT_NAMES | OPTIONAL_UNIT_NAMES)
 
 
 def test_purge_asks_for_no_file_that_is_not_ours() -> None:
@@ -238,10 +255,10 @@ def test_the_makefile_installs_what_the_lab_looks_for() -> None:
     makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
     listed = re.search(r"^PACKAGES := (.*)$", makefile, re.MULTILINE)
     assert listed
-    source = (ROOT / "tests/lab/outside/requirements.py").read_text()
-    needed = set(re.findall(r'^    "[\w.-]+": "([\w.+-]+)",$', source, re.MULTILINE))
+    source = "".join((ROOT / "tests/lab/outside" / name).read_text() for name in ("requirements.py", "kubelet.py"))
+    needed = set(re.findall(r'^    "[\w./-]+": "([\w.+-]+)",$', source, re.MULTILINE))
     needed |= set(re.findall(r'^KERNEL_PACKAGE = "([\w.-]+)"$', source, re.MULTILINE))
-    assert needed
+    assert {"qemu-system-x86", "golang-1.19-go"} <= needed
     assert needed <= set(listed[1].split())
 
 

@@ -31,6 +31,8 @@ KEPT = {
 }
 """Configuration and definitions, whose text the package must not change."""
 LEDGER = "/var/lib/vfioctl/ledger.db"
+RENEWS = "/usr/sbin/update-initramfs"
+"""A stand-in for it tells that it was called: the real one takes half a minute."""
 MAKE_LEDGER = f"""
 mkdir -p -m 0700 /var/lib/vfioctl
 cp /opt/vfioctl/lib/python3.11/site-packages/vfioctl/hosts/hgx8.host /run/hgx8.host
@@ -46,16 +48,17 @@ def view(tmp_path: Path, built: Built) -> Iterator[Overlay]:
     with overlay(tmp_path) as view:
         for package in (built.deb, built.earlier):
             (view.root / "tmp" / package.name).write_bytes(package.read_bytes())
+        (view.root / RENEWS[1:]).write_text('#!/bin/sh\necho "renews $*"\n')
         yield view
 
 
 def left(view: Overlay) -> set[str]:
-    return {path for path in view.changed() if not OF_DPKG.fullmatch(path)}
+    return {path for path in view.changed() if not OF_DPKG.fullmatch(path)} - {RENEWS}
 
 
 def test_from_an_earlier_version_to_nothing(view: Overlay, built: Built) -> None:
     assert left(view) == set()
-    view.says(f"dpkg --install /tmp/{built.earlier.name}")
+    assert "renews" not in view.says(f"dpkg --install /tmp/{built.earlier.name}"), "nothing is persistent"
     assert view.says("vfioctl --version") == f"vfioctl {EARLIER}\n"
     assert "9 GPUs" in view.says("vfioctl inventory --simulate hgx8")
     assert {EARLY, RESTORE, "/usr/share/man/man1/vfioctl-retired.1.gz"} <= left(view)
@@ -72,6 +75,7 @@ def test_from_an_earlier_version_to_nothing(view: Overlay, built: Built) -> None
     upgraded = view.run(f"dpkg --install /tmp/{built.deb.name}")
     assert upgraded.returncode == 0, upgraded.stderr
     assert "warning" not in upgraded.stderr, "a directory was not empty"
+    assert "renews -u -k all\n" in upgraded.stdout
     assert view.says("vfioctl --version") == f"vfioctl {__version__}\n"
     assert [path for path in left(view) if "retired" in path] == []
     assert view.says(HISTORY) == history
@@ -80,7 +84,7 @@ def test_from_an_earlier_version_to_nothing(view: Overlay, built: Built) -> None
     assert RESTORE in left(view)
     assert "TimeoutStartSec=10\n" in (view.root / "usr/lib/systemd/system/vfioctl-early.service").read_text()
 
-    view.says("dpkg --remove vfioctl")
+    assert "renews -u -k all\n" in view.says("dpkg --remove vfioctl")
     kept = {*KEPT, LEDGER, HOOK}
     assert kept <= left(view)
     beyond = {path for path in left(view) - kept if not any(file.startswith(f"{path}/") for file in kept)}
