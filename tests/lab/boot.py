@@ -18,13 +18,25 @@ from pathlib import Path
 # of a script, Python puts only the folder there
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.lab.outside import disks, machine, modules, progress, requirements, second_level, topology, vmlinux
+from tests.lab.outside import (
+    disks,
+    kubelet,
+    machine,
+    modules,
+    progress,
+    requirements,
+    second_level,
+    topology,
+    vmlinux,
+)
 from tests.lab.outside.say import say
 
 REPO = Path(__file__).resolve().parents[2]
 CACHE = REPO / ".lab"
 # what the simulated kernel promises, the real one must keep
 TESTS = ("tests/lab/inside", "tests/contract")
+# in a machine of their own, with a disk that has the kubelet and what it runs
+WITH_KUBELET = "tests/lab/kubelet"
 # of another topology than the tests', only this is of interest
 CAPTURE = "tests/lab/inside/capture.py"
 START = Path(__file__).with_name("outside") / "start.sh"
@@ -46,8 +58,9 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, _end)
     try:
         found = requirements.look()
-        with _alone():
-            return _run(found, options.topology, options.output.resolve(), options.limit, options.pytest)
+        results = options.output.resolve()
+        with _alone(results):
+            return _run(found, options.topology, results, options.limit, options.pytest)
     except requirements.LabError as error:
         say(f"{error}")
         return CANNOT_RUN
@@ -73,17 +86,23 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
 
 def _run(found: requirements.Found, name: str, results: Path, limit: int, pytest: list[str]) -> int:
     began = time.monotonic()
-    kernel = vmlinux.unpacked(found.kernel, CACHE)
-    environment, made = disks.environment_disk(CACHE, kernel)
-    extras = [second_level.initramfs(CACHE, found), *modules.built(CACHE, found)]
-    sources = disks.sources_disk(CACHE, REPO, extras)
+    with disks.making(CACHE):
+        kernel = vmlinux.unpacked(found.kernel, CACHE)
+        environment, made = disks.environment_disk(CACHE, kernel)
+        extras = [second_level.initramfs(CACHE, found), *modules.built(CACHE, found)]
+        images = {
+            "environment": environment,
+            "sources": disks.sources_disk(CACHE / "sources.squashfs", REPO, extras),
+        }
+        if any(argument.startswith(WITH_KUBELET) for argument in pytest):
+            images["kubelet"] = disks.programs_disk(CACHE, "kubelet", kubelet.programs())
     say(f"disks in {time.monotonic() - began:.1f} s ({'made' if made else 'environment kept'})")
     tests = pytest or ([CAPTURE] if name != "lab" else [])
     for attempts_left in reversed(range(ATTEMPTS)):
         _start_script(results, kernel, limit, tests, name)
         booted = time.time()
         with disks.busy_disk(CACHE) as busy:
-            devices = topology.qemu_arguments(name, {"environment": environment, "sources": sources}, busy)
+            devices = topology.qemu_arguments(name, images, busy)
             status = machine.run(found, devices, results, limit)
         _report(results, booted, status)
         if status != machine.STALLED:
@@ -133,13 +152,14 @@ def _report(results: Path, booted: float, status: int) -> None:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def _alone(results: Path) -> Iterator[None]:
+    """Let no other run of this checkout have these results; others may run beside it."""
     CACHE.mkdir(exist_ok=True)
-    with (CACHE / "lock").open("w") as lock:
+    with (CACHE / f"lock-{results.name}").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("another run of this checkout holds the lab; waiting")
+            say("another run of this checkout writes there; waiting")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -4,9 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.lab.boots.test_persistent import CARD, FIRST, RESTORED, TWIN
+from tests.lab.boots.test_persistent import CARD, RESTORED, TWIN
 from tests.lab.outside.systemd_machine import SystemdMachine
 
 NO_MODULE = r"""
@@ -15,14 +13,10 @@ busybox rm kernel/drivers/vfio/pci/vfio-pci.ko*
 for file in modules.dep modules.alias; do busybox sed -i '/vfio[-_]pci\(\.ko.*\)\?$/d; /vfio-pci\.ko/d' $file; done
 cd /
 """
+TOUCH = "busybox touch /new/boot/initrd.img-$(busybox uname -r)\n"
+"""As update-initramfs after the first boot."""
+OUTDATED = TOUCH.replace("touch", "touch -d '2020-01-01 00:00'")
 DOCTOR = f"{RESTORED}\nvfioctl doctor --json\n"
-
-
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> SystemdMachine:
-    made = SystemdMachine(tmp_path_factory.mktemp("doctor") / "machine")
-    assert made.boot((*CARD, *TWIN), FIRST, keep=True).status == 0
-    return made
 
 
 def examined(machine: SystemdMachine, *arguments: str, before: str = "") -> dict[str, Any]:
@@ -36,7 +30,7 @@ def examined(machine: SystemdMachine, *arguments: str, before: str = "") -> dict
 
 
 def test_of_a_host_as_it_should_be(machine: SystemdMachine) -> None:
-    results = examined(machine)
+    results = examined(machine, before=TOUCH)
     well = (
         "iommu",
         "interrupt-remapping",
@@ -51,11 +45,13 @@ def test_of_a_host_as_it_should_be(machine: SystemdMachine) -> None:
 
 
 def test_without_an_iommu_and_without_the_module(machine: SystemdMachine) -> None:
-    results = examined(machine, "intel_iommu=off", before=NO_MODULE)
+    results = examined(machine, "intel_iommu=off", before=NO_MODULE + OUTDATED)
     assert results["vfio-pci"]["status"] == "fail", results
     assert "the kernel has no vfio-pci" in results["vfio-pci"]["meaning"]
     assert (results["iommu"]["status"], results["persistent"]["status"]) == ("fail", "fail"), results
     assert "remove intel_iommu=off" in results["iommu"]["remedy"]
+    assert "is older than /etc/vfioctl/devices.d" in results["boot-files"]["evidence"], results
+    assert results["boot-files"]["command"] == "update-initramfs -u -k all"
 
 
 def test_without_interrupt_remapping_and_locked_down(machine: SystemdMachine) -> None:

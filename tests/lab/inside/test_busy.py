@@ -1,4 +1,4 @@
-"""Whole commands beside 16 busy loops: the same answers and exit codes as on an idle machine."""
+"""Whole commands beside busy loops: the same answers and exit codes as on an idle machine."""
 
 from pathlib import Path
 

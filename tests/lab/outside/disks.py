@@ -2,10 +2,12 @@
 
 Starting Python over the shared root takes seconds, every time; from a disk the guest can cache it takes a tenth of
 that. Writes only below the cache folder, but for the byte code the interpreter itself would write beside the
-environment's modules.
+environment's modules. Processes that run machines side by side share the cache folder: under `making` one at a time
+makes what is missing there, and a disk is replaced, not written to, since a machine of another may read it.
 """
 
 import compileall
+import fcntl
 import hashlib
 import os
 import py_compile
@@ -23,6 +25,15 @@ NOT_STDLIB = ("site-packages", "dist-packages", "test", "tests", "idlelib", "tki
 SQUASH_SECONDS = 120
 # sparse, and enough for a file system of any kind
 BUSY_BYTES = 64 << 20
+
+
+@contextmanager
+def making(cache: Path) -> Iterator[None]:
+    """Keep other processes from making anything in the cache folder meanwhile."""
+    cache.mkdir(exist_ok=True)
+    with (cache / "making").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def environment_places() -> list[Path]:
@@ -48,9 +59,9 @@ def environment_disk(cache: Path, extra: Path) -> tuple[Path, bool]:
     return disk, True
 
 
-def sources_disk(cache: Path, repo: Path, extras: list[Path]) -> Path:
+def sources_disk(disk: Path, repo: Path, extras: list[Path]) -> Path:
     """The project's tree with byte code for it, in the folder `repo`, and the files `extras` beside that."""
-    stage, disk = cache / "sources", cache / "sources.squashfs"
+    stage = disk.with_suffix(".stage")
     shutil.rmtree(stage, ignore_errors=True)
     tree = stage / "repo"
     _copy_sources(repo, tree)
@@ -68,10 +79,21 @@ def sources_disk(cache: Path, repo: Path, extras: list[Path]) -> Path:
     return disk
 
 
+def programs_disk(cache: Path, name: str, programs: list[Path]) -> Path:
+    """A disk with these programs in its root, made anew when one has changed."""
+    disk, mark = cache / f"{name}.squashfs", cache / f"{name}.mark"
+    fingerprint = _fingerprint(programs)
+    if not (disk.exists() and mark.exists() and mark.read_text() == fingerprint):
+        mark.unlink(missing_ok=True)
+        _squash(programs, disk)
+        mark.write_text(fingerprint)
+    return disk
+
+
 @contextmanager
 def busy_disk(cache: Path) -> Iterator[Path]:
     """An empty disk that tests may write to, gone with the block."""
-    disk = cache / "busy.raw"
+    disk = cache / f"busy-{os.getpid()}.raw"
     with disk.open("wb") as image:
         image.truncate(BUSY_BYTES)
     try:
@@ -120,5 +142,7 @@ def _fingerprint(paths: list[Path]) -> str:
 def _squash(sources: list[Path], disk: Path, *options: str) -> None:
     # uncompressed: unpacking costs more in an emulated machine than reading does
     plain = ["-noappend", "-noI", "-noD", "-noF", "-noX", "-no-progress", "-quiet"]
-    command = ["mksquashfs", *map(str, sources), str(disk), *plain, *options]
+    new = disk.with_suffix(".new")
+    command = ["mksquashfs", *map(str, sources), str(new), *plain, *options]
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=SQUASH_SECONDS)
+    new.replace(disk)

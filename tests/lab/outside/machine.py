@@ -12,7 +12,7 @@ from math import inf
 from pathlib import Path
 from typing import IO
 
-from tests.lab.outside import topology
+from tests.lab.outside import topology, tsc
 from tests.lab.outside.requirements import Found
 from tests.lab.outside.say import say
 
@@ -75,7 +75,7 @@ def _command(found: Found, devices: list[str], results: Path) -> list[str]:
     if not found.kvm:
         command.append("--disable-kvm")
         devices = [*topology.emulator_arguments(), *devices]
-    for argument in topology.KERNEL_ARGUMENTS:
+    for argument in (*topology.KERNEL_ARGUMENTS, *(() if found.kvm else tsc.kernel_arguments())):
         command += ["--append", argument]
     command += [f"--rwdir={RESULTS_IN_LAB}={results}", "--exec", f"bash {RESULTS_IN_LAB}/start.sh"]
     return [*command, f"--qemu-opts={shlex.join(devices)}"]

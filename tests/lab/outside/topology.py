@@ -55,6 +55,9 @@ KERNEL_ARGUMENTS = (
     # it is one clock for all processors here, and needs no exit to be read
     "tsc=reliable",
     "clocksource=tsc",
+    # the kernel tests its timer for some milliseconds; an emulator on a busy host may deliver interrupts later, and the
+    # kernel panics
+    "no_timer_check",
     # the first cgroup would patch an instruction of kmem_cache_alloc while all processors run it, which QEMU 7.2 may
     # not survive: they trap at it for ever
     "cgroup.memory=nokmem",
