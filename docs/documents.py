@@ -12,6 +12,7 @@ from vfioctl.binding.model.rom import Rom
 from vfioctl.claims.model.difference import Difference
 from vfioctl.containers.kata.check import Finding
 from vfioctl.core.change import JournalEntry, Outcome, Plan, Repair
+from vfioctl.kubelet.model.settings import Consumer, DeviceKind, KubeletSettings
 from vfioctl.persist.model.persistent import Persistent
 from vfioctl.placement.model.placement import PlacementDocument
 from vfioctl.placement.model.settings import ClaimSettings
@@ -223,6 +224,90 @@ class KataCheck(TypedDict):
     """`ok` is null for what could not be checked."""
 
 
+# -- the device plugin of the kubelet ------------------------------------------------------------------
+
+
+class KubeletRegistration(TypedDict):
+    """Whether the kubelet knows a resource. Times are ISO 8601 in UTC."""
+
+    resource: str
+    registered: bool
+    since: str
+    """Empty if it was never tried."""
+    problem: str
+    """Why the kubelet does not know it, or does not count its devices; empty otherwise."""
+
+
+class KubeletFailure(TypedDict):
+    at: str
+    resource: str
+    """Empty for what concerns no single resource."""
+    what: str
+    """The call of the kubelet, or the work of the service."""
+    text: str
+
+
+class KubeletService(TypedDict):
+    """What the running service tells of itself."""
+
+    pid: int
+    since: str
+    ledger: str
+    """The ledger that it uses."""
+    registrations: list[KubeletRegistration]
+    failures: list[KubeletFailure]
+    """The last ones, the newest first."""
+    pods_problem: str
+    """Why the kubelet did not tell which pod has which device; empty if it did."""
+
+
+class KubeletDevice(TypedDict):
+    id: str
+    """The kubelet's name for it."""
+    device: str
+    """The function, or the UUID of the mediated device."""
+    label: str
+    """Its name as a DNS label."""
+    healthy: bool
+    reason: str
+    """Why no pod gets it; empty if it is healthy."""
+    numa_node: int | None
+    claim: str | None
+    """The claim by which a pod has it."""
+    owner: str | None
+    """The owner of that claim: pod/_/_/_ while its pod is not known yet."""
+
+
+class KubeletResource(TypedDict):
+    name: str
+    devices_are: DeviceKind
+    consumer: Consumer
+    registered: bool
+    problem: str
+    """Why the kubelet does not know it, or why it has no devices; empty otherwise."""
+    devices: list[KubeletDevice]
+
+
+class KubeletStatus(TypedDict):
+    """The device plugin of a host."""
+
+    service: KubeletService | None
+    """null if the service does not run."""
+    resources: list[KubeletResource]
+    problems: list[str]
+    """What could not be looked at, and why."""
+
+
+class Cordoned(TypedDict):
+    cordoned: list[str]
+    """Addresses, and UUIDs of mediated devices."""
+
+
+class Uncordoned(TypedDict):
+    uncordoned: list[str]
+    """Those that were cordoned."""
+
+
 # -- changes, and the whole host ---------------------------------------------------------------------
 
 
@@ -243,6 +328,9 @@ class PersistList(TypedDict):
     persistent: list[Persistent]
     switched_off: str
     """The file or kernel argument that keeps vfioctl from restoring anything; empty if there is none."""
+    outdated_initramfs: str
+    """Why the initramfs has not what is persistent now, and the command that renews it; empty if it is not known to be
+    outdated."""
 
 
 class StateRefusal(TypedDict):
@@ -336,6 +424,7 @@ class Settings(TypedDict):
     holders: Holders
     claims: ClaimSettings
     domain: Domains
+    kubelet: KubeletSettings
     sources: dict[str, dict[str, str]]
     """`file` or `default`, by table and key."""
 
@@ -383,6 +472,9 @@ OUTPUTS: Mapping[str, tuple[str, ...]] = {
     "cdi validate": ("cdi-validate",),
     "oci inject": ("oci-inject",),
     "kata check": ("kata-check",),
+    "kubelet status": ("kubelet-status",),
+    "kubelet cordon": ("kubelet-cordon",),
+    "kubelet uncordon": ("kubelet-uncordon",),
     "domain start": ("domain-start", "domain-start-preview"),
     "domain stop": ("domain-stop",),
     "domain apply": ("domain-apply",),
