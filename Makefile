@@ -21,11 +21,15 @@ SEED ?= 1
 PACKAGES := python3-venv python3-dev gcc pkg-config libvirt-dev libvirt-clients libvirt-daemon libxml2-utils \
 	pciutils udev systemd kmod driverctl e2fsprogs iproute2 tmux lintian binutils man-db \
 	qemu-system-x86 qemu-utils qemu-guest-agent linux-image-amd64 linux-headers-amd64 linux-source-6.1 make mdevctl \
-	squashfs-tools busybox-static cpio sudo podman crun runc containerd
+	squashfs-tools busybox-static cpio initramfs-tools dracut-core sudo podman crun runc containerd \
+	golang-1.19-go dpkg-dev
 BENCH_PACKAGES := pciutils driverctl dpdk mdevctl psmisc util-linux kmod virtinst linux-image-amd64 \
 	python3-venv python3-dev gcc pkg-config libvirt-dev
 # Debian's where there is one, as dpdk-devbind and virt-install have it: vfioctl is compared with them, not two Pythons
 BENCH_PYTHON ?= $(firstword $(wildcard /usr/bin/python3) $(PYTHON))
+
+PROTO := vfioctl/kubelet/proto
+NODE = $(BIN)/python tests/lab/boot.py --output .lab/node -- --exitfirst tests/lab/kubelet
 
 # the direct requirements of each lock file
 define REQUIREMENTS
@@ -35,7 +39,7 @@ project = document["project"]
 parts = {
     "dev": project["dependencies"] + document["dependency-groups"]["dev"],
     "run": project["dependencies"] + document["build-system"]["requires"]
-    + [name for extra in ("tui", "yaml", "cloud-init") for name in project["optional-dependencies"][extra]],
+    + [name for extra in ("tui", "yaml", "cloud-init", "kubelet") for name in project["optional-dependencies"][extra]],
     "libvirt": project["optional-dependencies"]["libvirt"],
     "mutants": document["dependency-groups"]["mutants"],
     "docs": document["dependency-groups"]["docs"],
@@ -44,7 +48,7 @@ print(*parts[sys.argv[1]], sep="\n")
 endef
 export REQUIREMENTS
 
-.PHONY: help run test system style check unit coverage mutants lab boots packages bench documents docs dist deb release-check lock clean
+.PHONY: help run test system style check unit coverage mutants lab kubelet boots packages bench documents docs dist deb release-check stubs lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,9 +67,12 @@ run: $(VENV)/for-run ## the main job on a simulated server with eight GPUs; need
 test: ## everything: Debian packages (as root), checks, unit tests, the lab
 	@$(MAKE) system
 	@$(MAKE) style
+# where it is missing, the kubelet is built beside the unit tests: the lab waits for it
+	@mkdir -p $(RESULTS)
+	@$(BIN)/python -m tests.lab.outside.kubelet > $(RESULTS)/kubelet-build.txt 2>&1 < /dev/null &
 	@$(MAKE) unit
 	@$(MAKE) lab
-	@for part in unit lab boots packages; do \
+	@for part in unit lab kubelet boots packages; do \
 		grep -hE '[0-9]+ passed' $(RESULTS)/$$part.txt | sed "s/^/$$(printf '%-8s' $$part) /"; \
 	done
 
@@ -89,7 +96,9 @@ check: style ## the same, who may import whom, the examples in the documents: a 
 
 unit: $(VENV)/with-libvirt ## all tests that need no machine
 	@mkdir -p $(RESULTS)
-	$(BIN)/pytest --durations=20 --numprocesses auto -m "not alone" 2>&1 | tee $(RESULTS)/unit.txt
+	$(BIN)/pytest --durations=20 --numprocesses auto -m "not alone" tests/unit tests/contract 2>&1 | tee $(RESULTS)/unit.txt
+# those with the kubelet that is played wait most of the time
+	$(BIN)/pytest --durations=10 --numprocesses 4 tests/kubelet 2>&1 | tee --append $(RESULTS)/unit.txt
 # two runs side by side: each test of one is alone in its process
 	@echo "pytest -m alone: those of the kernel beside all others"; failed=0; \
 	$(BIN)/pytest --durations=20 -m alone tests/unit/kernel > $(RESULTS)/alone.txt 2>&1 & kernel=$$!; \
@@ -109,9 +118,19 @@ mutants: $(VENV)/with-mutants ## mutation tests of the engine and of planning: n
 
 lab: $(VENV)/with-libvirt ## only the tests on a real kernel, in an emulated machine
 	@mkdir -p $(RESULTS)
-	$(BIN)/python tests/lab/boot.py 2>&1 | tee $(RESULTS)/lab.txt
-	@grep -qE '[0-9]+ passed' $(RESULTS)/lab.txt || { echo "lab: no test ran" >&2; exit 1; }
+# the machine with the kubelet runs beside the other, which often waits, but after the first tests of a busy host there
+	@(sleep 420; $(NODE) > $(RESULTS)/kubelet.txt 2>&1) & node=$$!; failed=0; \
+	$(BIN)/python tests/lab/boot.py 2>&1 | tee $(RESULTS)/lab.txt || failed=1; \
+	wait $$node || failed=1; cat $(RESULTS)/kubelet.txt; \
+	for part in lab kubelet; do \
+		grep -qE '[0-9]+ passed' $(RESULTS)/$$part.txt || { echo "$$part: no test ran" >&2; failed=1; }; \
+	done; exit $$failed
 	@$(MAKE) boots packages
+
+kubelet: $(VENV)/with-libvirt ## only the tests on a real kubelet, in an emulated machine; builds one where it is missing
+	@mkdir -p $(RESULTS)
+	$(NODE) 2>&1 | tee $(RESULTS)/kubelet.txt
+	@grep -qE '[0-9]+ passed' $(RESULTS)/kubelet.txt || { echo "kubelet: no test ran" >&2; exit 1; }
 
 packages: $(VENV)/with-libvirt $(WHEELS)/made ## only the tests of the packages: installed, upgraded, purged
 	@mkdir -p $(RESULTS)
@@ -120,7 +139,7 @@ packages: $(VENV)/with-libvirt $(WHEELS)/made ## only the tests of the packages:
 
 boots: $(VENV)/with-libvirt $(WHEELS)/made ## only the tests of what happens at boot, in emulated machines with systemd
 	@mkdir -p $(RESULTS)
-	$(BIN)/pytest tests/lab/boots 2>&1 | tee $(RESULTS)/boots.txt
+	$(BIN)/pytest --durations=20 --numprocesses 2 --dist loadfile tests/lab/boots 2>&1 | tee $(RESULTS)/boots.txt
 	@grep -qE '[0-9]+ passed' $(RESULTS)/boots.txt || { echo "boots: no test ran" >&2; exit 1; }
 
 bench: $(VENV)/with-libvirt ## the benchmarks against lspci, driverctl, dpdk-devbind, fuser, mdevctl and virt-install
@@ -128,7 +147,7 @@ bench: $(VENV)/with-libvirt ## the benchmarks against lspci, driverctl, dpdk-dev
 	@mkdir -p .lab
 	@$(MAKE) $(VENV)/bench/made
 	export PATH=/usr/sbin:/usr/bin:/sbin:/bin; missed=0; \
-	for part in inventory completion holders device vgpu claims placement domain doctor tui boot; do \
+	for part in inventory completion holders device vgpu claims placement domain doctor tui kubelet boot; do \
 		$(VENV)/bench/bin/python -m bench.$$part --json .lab/bench-$$part.json || missed=$$?; \
 	done; \
 	$(BIN)/python tests/lab/boot.py -o .lab/bench -- -s tests/lab/inside/measure_bind.py tests/lab/inside/measure_vgpu.py; exit $$missed
@@ -139,7 +158,7 @@ documents: $(VENV)/for-tests ## renews the schemas, and what the examples show
 
 docs: $(VENV)/docs/made ## the documents as a site in .site/html; a link that leads nowhere is an error
 	rm -rf .site; mkdir -p .site/pages
-	cp --parents README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE bench/README.md tests/captures.py \
+	cp --parents README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE bench/README.md deploy/README.md tests/captures.py \
 		$$(find docs tests -name '*.md') $$(find docs -name '*.svg' -o -name '*.json') .site/pages
 	NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --strict --config-file docs/mkdocs.yml
 
@@ -152,6 +171,11 @@ deb: dist ## a package for Debian 12; needs no network if dist/wheels is there
 
 release-check: $(VENV)/for-tests ## what must hold before a release; builds into dist/. TAG=v1.2.3: and that tag
 	$(BIN)/python -m tests.checks.release $(TAG)
+
+stubs: $(VENV)/made ## renews what is generated from the protocol files of the kubelet
+	$(PYTHON) -m venv $(VENV)/stubs && $(VENV)/stubs/bin/pip --disable-pip-version-check --quiet install \
+		$$($(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['dependency-groups']['stubs'])")
+	PATH="$(VENV)/stubs/bin:$$PATH" python -m grpc_tools.protoc -I. --python_out=. --mypy_out=. $(PROTO)/*.proto
 
 lock: $(VENV)/made ## renews the lock files from pyproject.toml
 	$(PYTHON) -m venv $(VENV)/lock && $(VENV)/lock/bin/pip --disable-pip-version-check --quiet install pip-tools

@@ -32,6 +32,7 @@ SUBSYSTEMS = (
     "persist",
     "state",
     "doctor",
+    "kubelet",
     "overview",
 )
 """In the order in which each may import those before it."""
@@ -60,7 +61,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "untrusted_text",
     ),
     "settings": ("errors", "config", "core.limits", "core.locations", "core.value", "subsystems"),
-    "journald": ("console.words",),
+    "journald": ("console.words", "core.logs"),
     "core": ("errors", "signals", "untrusted_text", "kernel.protocol", "kernel.lenient", "kernel.lock_holder", *WRITES),
     "console": ("errors", "units", "core", "kernel.files", "kernel.recorded.bundled"),
     "published_ledger": ("errors", "core"),
@@ -104,9 +105,13 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("model", "document", "probe", "check", "build", "resources", "run", "define"),
         *("actions", "parts", "api", "render", "cli"),
     ),
-    "persist": ("model", "packaged", "resources", "probe", "plan", "parts", "api", "render", "cli"),
+    "persist": ("model", "packaged", "resources", "probe", "plan", "lifecycle", "parts", "api", "render", "cli"),
     "state": ("model", "plan", "files", "api", "render", "cli"),
-    "doctor": ("model", "probe", "checks", "report", "api", "render", "cli"),
+    "doctor": ("model", "probe", "checks", "reading", "report", "api", "render", "cli"),
+    "kubelet": (
+        *("proto", "model", "ledger", "choosing", "answer", "reading", "allocating", "serving"),
+        *("api", "render", "cli"),
+    ),
     "overview": ("model", "watch", "reading", "api", "render", "cli"),
 }
 LOOSE = {"api", "parts", "actions", "checks", "records", "migrations", "render", "place", "resources", "packaged"}
@@ -140,6 +145,9 @@ PURE: dict[str, tuple[str, ...]] = {
     "placement.explaining": (),
     "placement.place": (),
     "doctor.checks": (),
+    "kubelet.choosing": (),
+    "kubelet.answer": (),
+    "kubelet.allocating.requests": (),
     "domain.document": ("kernel.untrusted_files",),  # templates are files
     "domain.check.rules": (),
     "domain.build.layout": (),
@@ -152,7 +160,13 @@ READING = (*VALUES, "core.reading", "kernel.lenient", "kernel.libvirt", "kernel.
 # A plan is made of values only: the same question gives the same plan.
 IMPURE = {"os", "subprocess", "time", "random", "uuid", "datetime", "pathlib", "io", "socket", "secrets", "tempfile"}
 # At home in one folder each, and imported only when needed: they are slow, or absent on many hosts.
-OPTIONAL = {"pyudev", "pynvml", "libvirt", "libvirt_qemu", "grpc", "yaml", "pycdlib"}
+OPTIONAL = {"pyudev", "pynvml", "libvirt", "libvirt_qemu", "yaml", "pycdlib"}
+# At home in some rooms of one subsystem, which no other room imports before it needs them.
+OF_ROOMS = {
+    "grpclib": ("kubelet.serving",),
+    "prometheus_client": ("kubelet.serving",),
+    "google": ("kubelet.proto", "kubelet.serving"),
+}
 # What only the parts that print may know.
 FOR_PRINTING = {
     "rich": {"render", "render.py", "cli", "console", "tui"},
@@ -323,6 +337,21 @@ def test_an_optional_library_is_at_home_in_one_folder_and_imported_when_needed(l
     assert not [str(found) for found in uses if found.at_once]
 
 
+@pytest.mark.parametrize("library", OF_ROOMS)
+def test_a_library_of_rooms_is_at_home_there_and_loaded_when_needed(library: str) -> None:
+    """Also what these rooms have without the library, such as the log of a service, is imported when it is needed."""
+    rooms = OF_ROOMS[library]
+    uses = [found for found in IMPORTS if found.library == library]
+    assert uses
+    assert not [str(found) for found in uses if ".".join(found.rooms[:2]) not in rooms]
+    loaders = tuple({f"vfioctl.{'.'.join(found.rooms)}" for found in uses})
+    assert not [
+        str(found)
+        for found in IMPORTS
+        if found.target.startswith(loaders) and found.at_once and ".".join(found.rooms[:2]) not in rooms
+    ]
+
+
 def test_textual_is_at_home_in_what_draws_screens() -> None:
     """The rooms of `tui` that are imported before it, so that the host is read meanwhile, do without."""
     uses = [found for found in IMPORTS if found.library == "textual"]
@@ -351,4 +380,4 @@ def test_saying_the_version_loads_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     loaded = set(done.stdout.split())
     assert "vfioctl" in loaded, done.stderr
-    assert not loaded & {"pydantic", "rich", "sqlite3", "textual", *OPTIONAL}
+    assert not loaded & {"pydantic", "rich", "sqlite3", "textual", *OPTIONAL, *OF_ROOMS}
