@@ -173,7 +173,8 @@ def timeless(text: str) -> str:
 
 
 def answered(program: Sequence[str], answer: str) -> tuple[int, str, str]:
-    """Run a program and answer its question. Exit code, stdout, and what the terminal (stdin and stderr) showed."""
+    """Run a program and answer its question. Exit code, stdout, and what the terminal (stdin and stderr) showed.
+    Without the line that says that it is still working, which comes on a busy machine only."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(program, cwd=ROOT, stdin=theirs, stderr=theirs, stdout=subprocess.PIPE, text=True) as child:
         os.close(theirs)
@@ -187,4 +188,4 @@ def answered(program: Sequence[str], answer: str) -> tuple[int, str, str]:
         assert child.stdout is not None
         out = child.stdout.read()
     os.close(ours)
-    return child.returncode, out, shown.decode()
+    return child.returncode, out, re.sub(r"\r\x1b\[K(?:[^\r\n]*(?=\r\x1b\[K))?", "", shown.decode())
