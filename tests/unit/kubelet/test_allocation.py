@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,8 +76,12 @@ def never(resource: str, what: str, error: VfioctlError) -> None:
     pytest.fail(f"{what} of {resource}: {error}")
 
 
+def no_list() -> None:
+    pytest.fail("the devices are sent again, though no checkpoint has the claim")
+
+
 def follow(node: Node, *lists: Listing) -> list[tuple[str, int]]:
-    following = Following(node.host.session, node.settings)
+    following = Following(node.host.session, node.settings, no_list)
     following._poll = following._grace = following._calm = 0.0
     over: list[tuple[str, int]] = []
     for told in lists:
@@ -122,7 +128,7 @@ class TestATakeover:
 
     def test_lets_the_time_without_a_pod_begin_again(self, node: Node) -> None:
         node.allocate(ALL, node.devices(ALL, GPU))
-        following = Following(node.host.session, node.settings)
+        following = Following(node.host.session, node.settings, no_list)
         following._calm, following._grace = 0.0, 0.3
         assert not following.follow(listing, never)
         node.allocate(ALL, node.devices(ALL, GPU))
@@ -144,9 +150,25 @@ class TestAClaim:
         moment = moment_of(node.host.session)
         dead = Moment(moment.now, moment.boot_id, moment.caller.model_copy(update={"pid": 2**22 + 1}))
         node.host.claims.ledger.move(claim.id, ClaimState.RELEASING, dead)
-        (found,) = Following(node.host.session, node.settings).interrupted()
+        (found,) = Following(node.host.session, node.settings, no_list).interrupted()
         assert node.host.claims.finish(found).state is ClaimState.HELD
         assert node.allocate(ALL, node.devices(ALL, GPU)).id == claim.id
+
+    def test_that_the_checkpoint_alone_has_makes_the_kubelet_write_a_new_one(self, node: Node, tmp_path: Path) -> None:
+        claim = node.allocate(ALL, node.devices(ALL, GPU))
+        node.host.claims.transfer(claim.id, WEB.owner)
+        settings = replace(node.settings, plugins=str(tmp_path))
+        checkpoint = tmp_path / "kubelet_internal_checkpoint"
+        held = {"ResourceName": ALL, "DeviceIDs": {"0": [str(GPU)]}}
+        checkpoint.write_text(json.dumps({"Data": {"PodDeviceEntries": [held]}}))
+
+        def write_anew() -> None:
+            checkpoint.write_text(json.dumps({"Data": {"PodDeviceEntries": None}}))
+
+        following = Following(node.host.session, settings, write_anew)
+        following._poll = 0.0
+        told = [following.follow(listing, never) for _ in range(2)]
+        assert [[over.claim.id for over in each] for each in told] == [[], [claim.id]]
 
     def test_of_no_pod_yet_is_under_no_quota(self, node: Node, tmp_path: Path) -> None:
         with (tmp_path / "config.toml").open("a", encoding="utf-8") as file:

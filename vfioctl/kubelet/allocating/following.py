@@ -42,7 +42,9 @@ def claims_of_pods(claims: ClaimsApi) -> tuple[Claim, ...]:
 class Following:
     """Keeps the claims of pods as the kubelet's list is."""
 
-    def __init__(self, session: Session, settings: KubeletSettings) -> None:
+    def __init__(self, session: Session, settings: KubeletSettings, send_again: Callable[[], None]) -> None:
+        """`send_again`: sends the kubelet its devices once more, upon which it writes its checkpoint."""
+        self._send_again = send_again
         self._claims, self._absences, self._settings = ClaimsApi(session), Absences(), settings
         self._poll, self._grace = settings.seconds("poll"), settings.seconds("grace")
         self._calm = 0.0
@@ -89,9 +91,14 @@ class Following:
 
     def _is_held(self, claim: Claim) -> bool:
         """Return whether a container was given its devices, though the list does not have them: the list of a kubelet
-        that has started without its API server lacks pods that run. If no runtime can be asked, the checkpoint says."""
+        that has started without its API server lacks pods that run. If no runtime can be asked, the checkpoint says.
+
+        The checkpoint may have a pod that the kubelet has forgotten since: it is held against the next one."""
         containers = self._claims.containers_with(claim)
         is_of_this_boot = claim.boot_id == self._claims.boot_id  # no container of an earlier one runs
-        if containers is None and claim.owner != PROVISIONAL and is_of_this_boot and claim.id not in self._seen:
-            return not allocated_ids(self._settings.plugins).isdisjoint(names_of(claim))
-        return bool(containers)
+        if containers is not None or claim.owner == PROVISIONAL or not is_of_this_boot or claim.id in self._seen:
+            return bool(containers)
+        is_known = not allocated_ids(self._settings.plugins).isdisjoint(names_of(claim))
+        if is_known:
+            self._send_again()
+        return is_known

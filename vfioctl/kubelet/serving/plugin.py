@@ -46,6 +46,14 @@ class Devices:
         self._loop.soon(self._wake)
         return True
 
+    def send_again(self) -> None:
+        """Send the last ones once more: the kubelet writes its checkpoint whenever it gets a list."""
+        with self._changing:
+            if self._devices:
+                version, devices = self._devices
+                self._devices = (version + 1, devices)
+        self._loop.soon(self._wake)
+
     def is_silent(self, since: float) -> bool:
         """Return whether no kubelet has listened since then, in seconds of `time.monotonic`."""
         return not self._streams and self._silent_since < since

@@ -75,7 +75,7 @@ class KubeletService:
             for resource in settings.resources
         }
         self._registrations = Registrations(settings.plugins, self._plugins, self._loop, self.state)
-        self._following = Following(session, settings)
+        self._following = Following(session, settings, self._send_again)
         self._resources: Mapping[str, Resource] = {}
         self._gpus: Sequence[str] = ()
         self._looking = threading.Lock()
@@ -120,6 +120,10 @@ class KubeletService:
         finally:
             events.close()
             self._end(threads)
+
+    def _send_again(self) -> None:
+        for plugin in self._plugins.values():
+            plugin.devices.send_again()
 
     def unwell(self) -> Sequence[str]:
         """Return why the service does not work; nothing if it does. A broken device is no reason."""
