@@ -51,7 +51,7 @@ def test_a_removed_pod_gives_its_devices_back(node: Node, kubelet: Kubelet) -> N
     kubelet.remove(holder)
     node.until_free(seconds=RELEASED_IN)
     assert node.drivers() == before
-    assert kubelet.healthy(H100) == ALL
+    kubelet.wait(lambda: kubelet.healthy(H100) == ALL)
 
 
 def test_a_pod_that_has_ended_gives_its_devices_back(node: Node, kubelet: Kubelet) -> None:

@@ -97,7 +97,7 @@ def test_ids_are_addresses_that_a_reboot_does_not_change(node: Node, kubelet: Ku
     node.start()
     kubelet.start()
     node.until_known(H100)
-    assert kubelet.healthy(H100) == before
+    kubelet.wait(lambda: kubelet.healthy(H100) == before)
 
 
 def test_a_numa_node_is_sent_where_it_is_known(node: Node, kubelet: Kubelet) -> None:

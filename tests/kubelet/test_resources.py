@@ -65,7 +65,7 @@ def test_vgpus_are_created_for_a_pod_and_removed_after_it(make_node: MakeNode, k
     kubelet.remove(two)
     node.until_free(seconds=RELEASED_IN)
     assert node.host.vgpu.vgpus().instances == ()
-    assert kubelet.healthy(T4) == known
+    kubelet.wait(lambda: kubelet.healthy(T4) == known)
 
 
 def test_a_type_that_is_gone_costs_its_resource_only(make_node: MakeNode, kubelet: Kubelet) -> None:
