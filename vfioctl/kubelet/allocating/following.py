@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.claims.api import ClaimsApi
 from vfioctl.claims.model.claim import Claim
 from vfioctl.claims.model.difference import DifferenceKind
 from vfioctl.errors import VfioctlError
+from vfioctl.kernel.feeds import stamp
 from vfioctl.kubelet.allocating.deadline import Deadline
 from vfioctl.kubelet.allocating.handovers import alone_with, count_of
 from vfioctl.kubelet.choosing.owners import Absences, names_of, verdicts
@@ -47,15 +49,9 @@ class Following:
         self._send_again = send_again
         self._claims, self._absences, self._settings = ClaimsApi(session), Absences(), settings
         self._poll, self._grace = settings.seconds("poll"), settings.seconds("grace")
-        self._calm = 0.0
+        self._socket, self._calm = Path(settings.pod_resources), 0.0
+        self._stamp: object = (None,)  # of a socket that is not there
         self._seen: set[str] = set()
-
-    def kubelet_started(self) -> None:
-        """Release nothing for a while: the list of a kubelet that has just started is empty, and has only static pods
-        until the API server answers."""
-        self._absences.begin_again()
-        self._seen.clear()
-        self._calm = time.monotonic() + self._grace
 
     def interrupted(self) -> Sequence[Claim]:
         """Return the claims whose process died while it made or released them, as a service that was killed: they are
@@ -71,7 +67,9 @@ class Following:
         The devices of these may be open still, as those of an init container, which the list never has."""
         claims = claims_of_pods(self._claims)
         counts = {claim.id: count_of(claim.id) for claim in claims}
-        said = verdicts(claims, read())
+        listing = read()
+        self._notice_start()
+        said = verdicts(claims, listing)
         self._seen |= {verdict.claim.id for verdict in said if verdict.pods}
         for verdict in said:
             if pod := verdict.new_owner:
@@ -80,6 +78,14 @@ class Following:
         after = {False: (_POLLS - 1) * self._poll, True: self._grace}
         over = tuple(self._absences.over(said, counts, now=now, after=after))
         return tuple(Over(claim, counts[claim.id]) for claim in over if now >= self._calm and not self._is_held(claim))
+
+    def _notice_start(self) -> None:
+        """Release nothing for a while once the kubelet has started: its list is empty then, and has only static pods
+        until the API server answers."""
+        if (now := stamp(self._socket)) != self._stamp:
+            self._stamp, self._calm = now, time.monotonic() + self._grace
+            self._absences.begin_again()
+            self._seen.clear()
 
     def _give(self, claim: Claim, count: int, pod: Pod, failed: Failed) -> None:
         try:

@@ -37,17 +37,11 @@ class Registrations:
         self._stamp: object = None
         self._due: dict[str, tuple[float, float]] = {}  # when to try again, and the pause after that
 
-    def kubelet_is_new(self) -> bool:
-        """Return whether the kubelet's socket is another one than at the last call; all resources are due then."""
-        now = stamp(self._socket)
-        if now == self._stamp:
-            return False
-        self._stamp = now
-        self._due = dict.fromkeys(self._plugins, (0.0, _FIRST_PAUSE))
-        return now != (None,)
-
     def keep(self) -> None:
         """Serve what is not served, and register what is due. Takes seconds only if the kubelet does not answer."""
+        if (now := stamp(self._socket)) != self._stamp:  # a kubelet that has started knows no resource
+            self._stamp = now
+            self._due = dict.fromkeys(self._plugins, (0.0, _FIRST_PAUSE))
         moment = time.monotonic()
         for resource, plugin in self._plugins.items():
             if not plugin.is_served:

@@ -108,8 +108,6 @@ class KubeletService:
         try:
             while not stop():
                 self._beat("main")
-                if self._registrations.kubelet_is_new():
-                    self._following.kubelet_started()
                 self._registrations.keep()
                 if not told:
                     told = True
