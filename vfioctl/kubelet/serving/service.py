@@ -45,6 +45,8 @@ _CALM = 0.05
 """Seconds in which the events of one change are waited for."""
 _LOOK = 120.0
 """Seconds between two looks at the devices without any event: for what the host does not report, such as holders."""
+_AFTER = 4.0
+"""Seconds after an event until one more look: a program may close a device just after it, which no event tells."""
 _PODS = 5.0
 """Timeout of a question about pods."""
 _COUNTED = 6
@@ -172,9 +174,10 @@ class KubeletService:
             self._ended.wait()
 
     def _looks(self) -> None:
+        pause = _LOOK
         while not self._ended.is_set():
-            self._beat("look", _LOOK)
-            self._look_due.wait(_LOOK)
+            self._beat("look", pause)
+            pause = _AFTER if self._look_due.wait(pause) else _LOOK
             self._ended.wait(_CALM)
             self._look_due.clear()
             try:
