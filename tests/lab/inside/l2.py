@@ -73,6 +73,7 @@ def accelerator() -> str:
     for module in KVM_MODULES:
         if not KVM.exists():
             subprocess.run(["modprobe", "--quiet", module], check=False, timeout=60)
+            subprocess.run(["udevadm", "settle", "--timeout=30"], check=False)  # it sets the mode of a new node
     if not KVM.exists():
         return "tcg"
     _vm_kept()
