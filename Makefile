@@ -116,16 +116,18 @@ mutants: $(VENV)/with-mutants ## mutation tests of the engine and of planning: n
 	nice -n 15 $(BIN)/python -m tests.checks.mutants --sample $(SAMPLE) --seed $(SEED) 2>&1 \
 		| tee $(RESULTS)/mutants.txt
 
-lab: $(VENV)/with-libvirt ## only the tests on a real kernel, in an emulated machine
+lab: $(VENV)/with-libvirt $(WHEELS)/made ## only the tests on a real kernel, in an emulated machine
 	@mkdir -p $(RESULTS)
-# the machine with the kubelet runs beside the other, which often waits, but after the first tests of a busy host there
-	@(sleep 420; $(NODE) > $(RESULTS)/kubelet.txt 2>&1) & node=$$!; failed=0; \
+# the machine with the kubelet and the packages' tests run beside the first, which keeps one processor busy, but after
+# its first tests of a busy host
+	@(sleep 420; beside=0; $(NODE) > $(RESULTS)/kubelet.txt 2>&1 || beside=1; \
+	$(MAKE) packages > $(RESULTS)/beside.txt 2>&1 || beside=1; exit $$beside) & others=$$!; failed=0; \
 	$(BIN)/python tests/lab/boot.py 2>&1 | tee $(RESULTS)/lab.txt || failed=1; \
-	wait $$node || failed=1; cat $(RESULTS)/kubelet.txt; \
+	wait $$others || failed=1; cat $(RESULTS)/kubelet.txt $(RESULTS)/beside.txt; \
 	for part in lab kubelet; do \
 		grep -qE '[0-9]+ passed' $(RESULTS)/$$part.txt || { echo "$$part: no test ran" >&2; failed=1; }; \
 	done; exit $$failed
-	@$(MAKE) boots packages
+	@$(MAKE) boots
 
 kubelet: $(VENV)/with-libvirt ## only the tests on a real kubelet, in an emulated machine; builds one where it is missing
 	@mkdir -p $(RESULTS)

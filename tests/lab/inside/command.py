@@ -19,7 +19,7 @@ import vfioctl as package
 from vfioctl.app import main, places
 from vfioctl.console.lazy import built, subcommands
 
-LONGEST_SECONDS = 120.0
+LONGEST_SECONDS = 400.0
 
 for _module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
     # a command imports what it needs; each child would begin with that anew

@@ -16,8 +16,8 @@ CARD, FAR, BUSY = "lab.test/card", "lab.test/far", "lab.test/busy"
 CONFIGURATION = """
 [kubelet]
 allocate_timeout = "10m"
-poll = "1s"
-grace = "10s"
+poll = "5s"
+grace = "20s"
 """
 RESOURCE = """
 [[kubelet.resources]]
