@@ -99,7 +99,7 @@ class Following:
         """Return whether a container was given its devices, though the list does not have them: the list of a kubelet
         that has started without its API server lacks pods that run. If no runtime can be asked, the checkpoint says.
 
-        The checkpoint may have a pod that the kubelet has forgotten since: it is held against the next one."""
+        It may still have a pod that the kubelet has forgotten: so the kubelet is made to write it anew."""
         containers = self._claims.containers_with(claim)
         is_of_this_boot = claim.boot_id == self._claims.boot_id  # no container of an earlier one runs
         if containers is not None or claim.owner == PROVISIONAL or not is_of_this_boot or claim.id in self._seen:
