@@ -29,7 +29,7 @@ BENCH_PACKAGES := pciutils driverctl dpdk mdevctl psmisc util-linux kmod virtins
 BENCH_PYTHON ?= $(firstword $(wildcard /usr/bin/python3) $(PYTHON))
 
 PROTO := vfioctl/kubelet/proto
-# a command, not a target: make runs a line that calls make even in a dry run, as of the documents' examples
+# a command, not a target: a line that calls make is run in a dry run, too, and examples of the documents are dry runs
 PACKAGED = $(BIN)/pytest tests/lab/packages
 
 # the direct requirements of each lock file
