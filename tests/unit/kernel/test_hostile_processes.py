@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import signal
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="acts as root and as a
 
 NOBODY = 65534
 FULL = "c 1:7"
+PR_SET_NAME = 15
 
 
 @contextmanager
@@ -100,6 +102,27 @@ def test_a_mapped_file_with_such_a_path_hides_nothing(place: Path) -> None:
         found = Live().open_nodes(pid)
     assert has(found)
     assert found.unread == ""
+
+
+def test_a_name_that_looks_like_more_fields_of_its_line_hides_nothing() -> None:
+    def work() -> object:
+        ctypes.CDLL(None).prctl(PR_SET_NAME, b") S 2 0 0 0 -1")
+        return os.open("/dev/full", os.O_RDONLY)
+
+    with nobodys(work) as pid:
+        assert Path(f"/proc/{pid}/stat").read_text().startswith(f"{pid} () S 2 0 0 0 -1) ")
+        found = Live().open_nodes(pid)
+    assert has(found)
+    assert found.unread == ""
+
+
+def test_a_kernel_thread_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has nothing open; here a process that has is said to be one."""
+    with open("/dev/full", "rb"):
+        pid = str(os.getpid())
+        assert has(processes.open_nodes(pid))
+        monkeypatch.setattr(processes, "read_bytes", lambda _: b"2 (kthreadd) S 0 0 0 0 -1 2129984 0 0")
+        assert processes.open_nodes(pid) == Opened((), "")
 
 
 @contextmanager

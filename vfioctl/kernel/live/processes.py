@@ -26,6 +26,9 @@ _PASSES = 20
 """How often a table is read that changes meanwhile. Busy processes close files too, but not one in every pass."""
 _LONGEST = 0.5
 """Seconds after which a table is not read again: a user may have made it large to use up the time for all."""
+_FLAGS, _PF_KTHREAD = 6, 0x200000
+"""The field of /proc/PID/stat, counted after the name, and its bit for a kernel thread (linux/sched.h)."""
+_NOTHING = Opened((), "")
 _Read = Callable[[str, list[str]], tuple[list[OpenNode], bool]]
 TOO_LONG = "/... (a path that is too long)"
 """Instead of a path that the kernel cannot report: more than a page (ENAMETOOLONG)."""
@@ -43,6 +46,8 @@ A cache in the workers of one scan; it ends with them."""
 def open_nodes(pid: str) -> Opened:
     """The device files that a process has open or mapped, each once. Raises OSError when nothing can be read. A file
     that the kernel refuses to describe costs only itself: the rest is known, and `unread` has the reason."""
+    if _is_kernel_thread(pid):
+        return _NOTHING
     nodes: dict[OpenNode, None] = {}
     problems: list[str] = []
     threads = tables(pid)
@@ -67,6 +72,12 @@ def open_nodes(pid: str) -> Opened:
             break
     more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
     return Opened(tuple(nodes), f"{problems[0]}{more}" if problems else "")
+
+
+def _is_kernel_thread(pid: str) -> bool:
+    """Whether it has neither files nor memory of its own: a large host has thousands of these (proc_pid_stat(5))."""
+    fields = read_bytes(f"/proc/{pid}/stat").rpartition(b")")[2].split(maxsplit=_FLAGS + 1)
+    return bool(int(fields[_FLAGS]) & _PF_KTHREAD)
 
 
 def _steadily(read: _Read, pid: str, problems: list[str], what: str) -> Iterator[OpenNode]:
