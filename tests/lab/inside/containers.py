@@ -32,16 +32,18 @@ def root_file_system(place: Path) -> Path:
     return place
 
 
-def opens(node: str) -> list[str]:
-    """A command that opens a node for reading and writing, and says so. A node that is not there is not created."""
-    return ["/bin/sh", "-c", f"test -e {node} || {{ echo {MISSING}; exit 2; }}; exec 3<>{node} && echo {OPENED}"]
+def opens(*nodes: str) -> str:
+    """A script that opens each node for reading and writing, and says which it did. It creates none."""
+    return "".join(
+        f"(test -e {node} || {{ echo {MISSING}; exit; }}; exec 3<>{node} && echo {OPENED}); " for node in nodes
+    )
 
 
-def makes_its_own(node: str) -> list[str]:
-    """A command that creates a node with the numbers of another, as root in a container may try."""
+def makes_its_own(node: str) -> str:
+    """A script that creates a node with the numbers of another, as root in a container may try, and opens it."""
     status = os.stat(node)
     numbers = f"{os.major(status.st_rdev)} {os.minor(status.st_rdev)}"
-    return ["/bin/sh", "-c", f"mknod /dev/own c {numbers} && exec 3<>/dev/own && echo {OPENED}"]
+    return f"(mknod /dev/own c {numbers} && exec 3<>/dev/own && echo {OPENED}); "
 
 
 def ran(*command: str | Path) -> tuple[int, str]:
@@ -52,12 +54,18 @@ def ran(*command: str | Path) -> tuple[int, str]:
     return done.returncode, f"{done.stdout}{done.stderr}"
 
 
-def bundle(place: Path, runtime: str, command: list[str]) -> Path:
-    """A bundle as the runtime itself makes one, with a command of ours."""
+def bundle(place: Path, runtime: str, script: str) -> Path:
+    """A bundle as the runtime itself makes one, with a script of ours, which may make device nodes."""
     root_file_system(place / "rootfs")
     code, said = ran("sh", "-c", f"cd {place} && {runtime} spec")
     assert code == 0, said
-    change(place, lambda config: config["process"].update(terminal=False, args=command))
+
+    def edit(config: Any) -> None:
+        config["process"].update(terminal=False, args=["/bin/sh", "-c", script])
+        for names in config["process"]["capabilities"].values():
+            names.append("CAP_MKNOD")
+
+    change(place, edit)
     return place
 
 
@@ -89,18 +97,18 @@ def running(runtime: str, place: Path, name: str) -> Iterator[str]:
             process.wait(SECONDS)
 
 
-def run_podman(rootfs: Path, command: list[str], *options: str, hooks: Path | None = None) -> tuple[int, str]:
-    """Runs a container of podman to its end. `hooks`: a folder with files of hooks."""
+def run_podman(rootfs: Path, script: str, *options: str, hooks: Path | None = None) -> tuple[int, str]:
+    """Runs a script in a container of podman, which may make device nodes. `hooks`: a folder with files of hooks."""
     with tempfile.TemporaryDirectory(dir="/run") as short:  # podman takes at most 50 characters
         own = ["--root", f"{short}/storage", "--runroot", f"{short}/run", "--tmpdir", f"{short}/tmp"]
         own += ["--hooks-dir", str(hooks)] if hooks else []
-        return _run_podman(own, rootfs, command, *options)
+        return _run_podman(own, rootfs, script, *options)
 
 
-def _run_podman(own: list[str], rootfs: Path, command: list[str], *options: str) -> tuple[int, str]:
+def _run_podman(own: list[str], rootfs: Path, script: str, *options: str) -> tuple[int, str]:
     how = ["--storage-driver=vfs", "--cgroup-manager=cgroupfs", "--events-backend=none", "--runtime=crun"]
-    more = ["--rm", "--network=none", "--security-opt=seccomp=unconfined", "--log-driver=none", *options]
-    return ran("podman", *own, *how, "run", *more, "--rootfs", rootfs, *command)
+    more = ["--rm", "--network=none", "--security-opt=seccomp=unconfined", "--log-driver=none", "--cap-add=MKNOD"]
+    return ran("podman", *own, *how, "run", *more, *options, "--rootfs", rootfs, "/bin/sh", "-c", script)
 
 
 @contextmanager
