@@ -44,18 +44,13 @@ def test_of_a_host_as_it_should_be(machine: SystemdMachine) -> None:
     assert {name: results[name]["status"] for name in well} == dict.fromkeys(well, "pass"), results
 
 
-def test_without_an_iommu_and_without_the_module(machine: SystemdMachine) -> None:
-    results = examined(machine, "intel_iommu=off", before=NO_MODULE + OUTDATED)
+def test_without_an_iommu_without_the_module_and_locked_down(machine: SystemdMachine) -> None:
+    results = examined(machine, "intel_iommu=off", "lockdown=integrity", before=NO_MODULE + OUTDATED)
     assert results["vfio-pci"]["status"] == "fail", results
     assert "the kernel has no vfio-pci" in results["vfio-pci"]["meaning"]
     assert (results["iommu"]["status"], results["persistent"]["status"]) == ("fail", "fail"), results
     assert "remove intel_iommu=off" in results["iommu"]["remedy"]
     assert "is older than /etc/vfioctl/devices.d" in results["boot-files"]["evidence"], results
     assert results["boot-files"]["command"] == "update-initramfs -u -k all"
-
-
-def test_without_interrupt_remapping_and_locked_down(machine: SystemdMachine) -> None:
-    results = examined(machine, "intremap=off", "lockdown=integrity")
-    assert results["interrupt-remapping"]["status"] == "fail", results
     assert results["unsigned-modules"]["status"] in ("note", "fail"), results
     assert Path(results["unsigned-modules"]["evidence"].partition(":")[0]).name == "lockdown"

@@ -7,8 +7,6 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.lab.outside.systemd_machine import MODULES_BUILT, Boot, SystemdMachine
 
 PORT = "pcie-root-port,id={0},chassis={1},slot={1},bus=pcie.0,addr={1}"
@@ -65,18 +63,6 @@ def had_native_driver(boot: Boot, address: str) -> bool:
     return f"for 0000:{address} on minor" in boot.output or f"bochs-drm 0000:{address}" in boot.output
 
 
-def test_the_card_is_bound_before_its_driver_has_it(machine: SystemdMachine) -> None:
-    boot = machine.boot((*CARD, *TWIN), RESTORED + STATE)
-    assert (driver(boot, "01:00.0"), driver(boot, "01:00.1")) == ("vfio-pci", "vfio-pci"), boot
-    assert not had_native_driver(boot, "01:00.0")
-    assert driver(boot, "02:00.0") == "bochs-drm"
-    assert had_native_driver(boot, "02:00.0")
-    assert "vfioctl: 0000:01:00.0 is for vfio-pci" in boot.output
-    assert "unit vfioctl-early active" in boot.output
-    assert "unit vfioctl-restore active" in boot.output
-    assert "check 0" in boot.output
-
-
 def test_a_module_that_is_loaded_early_does_not_take_it(machine: SystemdMachine) -> None:
     """modules-load.d loads the driver of both cards before udev has seen either."""
     boot = machine.boot((*CARD, *TWIN), STATE, before="echo bochs >/new/etc/modules-load.d/early.conf")
@@ -115,13 +101,8 @@ def test_the_twin_is_not_taken_when_the_card_is_gone(machine: SystemdMachine) ->
     assert "cannot be told from others with the same ids" in boot.output
 
 
-@pytest.mark.parametrize(
-    ("arguments", "before"),
-    [(("vfioctl.disable",), ""), ((), "busybox touch /new/etc/vfioctl/disabled")],
-    ids=["kernel argument", "file"],
-)
-def test_it_can_be_turned_off(machine: SystemdMachine, arguments: tuple[str, ...], before: str) -> None:
-    boot = machine.boot((*CARD, *TWIN), STATE, arguments=arguments, before=before)
+def test_it_can_be_turned_off(machine: SystemdMachine) -> None:
+    boot = machine.boot((*CARD, *TWIN), STATE, before="busybox touch /new/etc/vfioctl/disabled")
     assert (driver(boot, "01:00.0"), driver(boot, "02:00.0")) == ("bochs-drm", "bochs-drm"), boot
     assert "Restoring is switched off" in boot.output
     assert "unit vfioctl-restore inactive" in boot.output
@@ -172,23 +153,19 @@ def test_a_driver_that_never_lets_go_does_not_stall_the_boot(machine: SystemdMac
     assert driver(boot, "02:00.0") == "bochs-drm"
 
 
-def test_driverctl_hands_its_device_over(machine: SystemdMachine) -> None:
-    """The device stays bound; the next boot binds it by vfioctl's files alone."""
-    line = """
+DRIVERCTL = """
 driverctl set-override 0000:02:00.0 vfio-pci
 vfioctl persist list
 vfioctl persist import --yes && ls /etc/driverctl.d && vfioctl persist list
 """
-    boot = machine.boot((*CARD, *TWIN), line)
+
+
+def test_unbind_returns_the_card_to_its_driver_and_driverctl_hands_its_own_over(machine: SystemdMachine) -> None:
+    """After a boot nothing is recorded about the first; the kernel chooses its driver. The other one stays bound."""
+    unbind = "vfioctl unbind 01:00.0 --persistent --yes\n"
+    boot = machine.boot((*CARD, *TWIN), RESTORED + unbind + STATE + "ls /etc/vfioctl/devices.d\n" + DRIVERCTL)
     assert boot.status == 0, boot
+    assert (driver(boot, "01:00.0"), driver(boot, "01:00.1")) == ("bochs-drm", "snd_hda_intel"), boot
+    assert "0000:01:00.0.toml" not in boot.output
     assert re.search(r"0000:02:00.0 +vfio-pci +not checked +driverctl", boot.output), boot.output
     assert re.search(r"0000:02:00.0 +vfio-pci +ready +vfioctl", boot.output), boot.output
-
-
-def test_unbind_returns_the_card_to_its_driver(machine: SystemdMachine) -> None:
-    """After a boot nothing is recorded about it; the kernel chooses the driver."""
-    boot = machine.boot(
-        (*CARD, *TWIN), RESTORED + "vfioctl unbind 01:00.0 --persistent --yes\n" + STATE + "ls /etc/vfioctl/devices.d"
-    )
-    assert (driver(boot, "01:00.0"), driver(boot, "01:00.1")) == ("bochs-drm", "snd_hda_intel"), boot
-    assert ".toml" not in boot.output
