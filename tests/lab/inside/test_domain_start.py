@@ -145,11 +145,6 @@ def test_what_domains_of_others_have_is_claimed_for_them_while_they_run(
     virsh("destroy other")
     assert claims(ledger) == {}
     assert pci.driver_of(lab.nvme) == before, "libvirt has given it back"
-
-    held = vfioctl(ledger, "claim", "create", "--owner", "vm/db", "--device", lab.nvme, "--no-bind", "--json")
-    assert held.returncode == 0, held.stderr
-    assert "vm/db" in refused("start other")
-    assert vfioctl(ledger, "claim", "release", json.loads(held.stdout)["id"], "--yes").returncode == 0
     virsh("undefine other")
 
 
@@ -247,10 +242,6 @@ def test_a_fleet_is_made_once_and_removed_when_it_is_told_so(
     assert json.loads(files.pop("meta-data")) == {"instance-id": "f1", "local-hostname": "f1"}
     assert files == {"user-data": "#cloud-config\nhostname: f1\n"}
     assert apply()["result"] == "nothing to do"
-
-    seed.write_bytes(seed.read_bytes()[:40960])
-    assert apply()["domains"][0]["volumes"] == [seed.name], "of which a part is missing"
-    assert mounted_files(seed, tmp_path / "again").keys() == {"user-data", "meta-data"}
     write_fleet(file)
     assert vfioctl(ledger, "domain", "apply", str(file), "--prune", "--yes").returncode == 4
     assert vfioctl(ledger, "domain", "stop", "f1", "--force", "--yes").returncode == 0
@@ -264,11 +255,6 @@ def test_volumes_go_again_if_libvirt_refuses_the_domain(
 ) -> None:
     (tmp_path / "user-data").write_text("#cloud-config\n")
     file, domain = tmp_path / "fleet.yaml", {**SMALL, "name": "f2", "devices": [lab.nvme]}
-    write_fleet(file, {**domain, "images": [{"base": f"{pool}/none.qcow2"}]})
-    refused = vfioctl(ledger, "domain", "apply", str(file), "--yes")
-    assert refused.returncode == 2, refused.stderr
-    assert "there is no image" in refused.stderr
-
     (pool / "bad.qcow2").write_bytes(b"no image")
     write_fleet(file, {**domain, "images": [{"size": "1GiB"}, {"base": f"{pool}/bad.qcow2"}]})
     refused = vfioctl(ledger, "domain", "apply", str(file), "--yes")

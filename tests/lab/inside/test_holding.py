@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.inside import holder, in_use, l2, pci
+from tests.lab.inside import holder, in_use, pci
 from tests.lab.inside.command import vfioctl
 from tests.lab.inside.conftest import Hold
-from tests.lab.inside.test_vfioctl import whole_vfioctl
 from tests.lab.inside.topology import Topology
 from vfioctl.core.change import JournalState, Result
 from vfioctl.core.events import EventKind, StepEvent
@@ -117,20 +116,6 @@ def _keeping(address: str, kept: str) -> "AbstractContextManager[subprocess.Pope
     )
 
 
-def test_a_guest_is_known_by_its_command_line(host: Host, ledger: Path, lab: Topology) -> None:
-    host.apply(host.binding.plan_bind([lab.display]))
-    with l2.running(list(lab.card)) as (guest, seen):
-        assert seen
-        (found,) = holders_of(host, lab.display)
-        assert (found.kind, found.pid) == (HolderKind.GUEST, guest.pid)
-        error = refused(lambda: host.binding.plan_unbind([lab.display]))
-        assert str(guest.pid) in error.message
-        command_line = Path(f"/proc/{guest.pid}/cmdline").read_text()
-        assert f"host={lab.display}" in command_line
-        assert vfioctl(ledger, "unbind", lab.display, "--yes").returncode == 4
-    assert host.apply(host.binding.plan_unbind([lab.display])).result == Result.DONE
-
-
 def test_a_sound_card_that_somebody_listens_to_is_refused(host: Host, lab: Topology) -> None:
     with _opened(f"/sys/bus/pci/devices/{lab.audio}/sound/card*/controlC*", "/dev/snd") as process:
         error = refused(lambda: host.binding.plan_bind([lab.display]))
@@ -165,17 +150,6 @@ def test_a_mounted_disk_and_the_default_route_are_never_taken_along(
     assert {pci.driver_of(address) for address in lab.busy_card} == {"vfio-pci"}
     assert host.apply(host.binding.plan_unbind([lab.busy_display])).result == Result.DONE
     assert pci.drivers() == original_drivers
-
-
-def test_waiting_ends_when_the_holder_does(ledger: Path, host: Host, lab: Topology, hold: Hold) -> None:
-    host.apply(host.binding.plan_bind([lab.far_display]))
-    process = hold(lab.far_display)
-    ending = subprocess.Popen(["sh", "-c", f"sleep 8; kill -9 {process.pid}"])
-    waited = vfioctl(ledger, "unbind", lab.far_display, "--yes", "--wait", "60s")
-    ending.wait()
-    assert waited.returncode == 0, waited.stderr
-    assert f"process {process.pid}" in waited.stderr
-    assert pci.driver_of(lab.far_display) == "bochs-drm"
 
 
 # -- when it is forced -----------------------------------------------------------------------------------
@@ -220,23 +194,6 @@ def test_a_forced_unbind_blocks_in_the_kernel_and_wedges_nothing_but_its_device(
     assert host.history()[0].state in (JournalState.BACK, JournalState.DONE)
     host.apply(host.binding.plan_unbind([far]))
     assert pci.driver_of(far) == "bochs-drm"
-
-
-def test_the_whole_command_ends_in_time_with_its_exit_code(
-    ledger: Path, host: Host, lab: Topology, hold: Hold, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = tmp_path / "config.toml"
-    config.write_text(f"[timeouts]\nunbind = '{DEADLINE}s'\n")
-    monkeypatch.setenv("VFIOCTL_CONFIG", str(config))
-    host.apply(host.binding.plan_bind([lab.far_display]))
-    process = hold(lab.far_display)
-    answer = whole_vfioctl(ledger, "unbind", lab.far_display, "--yes", "--force-holders", "--json")
-    assert answer.returncode == 7, answer.stderr
-    failure = json.loads(answer.stdout)["error"]
-    assert failure["facts"]["holders"][0]["pid"] == process.pid
-    process.kill()
-    process.wait()
-    in_use.within_seconds(SETTLE, lambda: vfioctl(ledger, "recover").returncode == 0)
 
 
 def test_a_native_driver_can_hang_as_well(host: Host, lab: Topology) -> None:

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.inside import in_use, pci, peers, topology, view
+from tests.lab.inside import pci, topology, view
 from tests.lab.inside.conftest import Hold
-from tests.lab.inside.holder import group_is_viable
 from tests.lab.inside.topology import Topology
 
 BLOCKED_SECONDS = 2.0
@@ -25,22 +24,6 @@ def test_the_functions_of_the_far_node_are_alone_in_their_groups(lab: Topology) 
 
 def test_the_busy_card_is_one_group_of_three_functions(lab: Topology) -> None:
     assert topology.group_members(lab.busy_display) == set(lab.busy_card)
-
-
-def test_the_busy_disk_can_be_mounted_and_its_group_goes_to_vfio(lab: Topology, tmp_path: Path) -> None:
-    with in_use.mounted(lab.busy_disk, tmp_path) as node:
-        (tmp_path / "file").write_text("kept")
-        assert f"{node} {tmp_path} ext4" in Path("/proc/mounts").read_text()
-    for address in lab.busy_card:
-        pci.bind_to_vfio(address)
-    assert group_is_viable(pci.group_of(lab.busy_display))
-
-
-def test_the_busy_nic_can_be_up_and_have_an_address(lab: Topology) -> None:
-    with in_use.with_address(lab.busy_nic, "192.0.2.1/24") as name:
-        assert (Path("/sys/class/net") / name / "device").resolve().name == lab.busy_nic
-        in_use.within_seconds(10, lambda: (Path("/sys/class/net") / name / "operstate").read_text() == "up\n")
-        assert "192.0.2.1" in Path("/proc/net/fib_trie").read_text()
 
 
 def test_udev_loaded_the_drivers_as_on_any_host(lab: Topology) -> None:
@@ -65,14 +48,6 @@ def test_lspci_agrees_with_sysfs(lab: Topology, original_drivers: dict[str, str 
     assert seen[lab.far_display].node == 1
 
 
-def test_the_nvme_makes_four_virtual_functions_each_in_its_group(lab: Topology) -> None:
-    assert pci.attribute(lab.nvme, "sriov_totalvfs") == "4"
-    (pci.DEVICES / lab.nvme / "sriov_numvfs").write_text("4")
-    functions = [link.readlink().name for link in (pci.DEVICES / lab.nvme).glob("virtfn*")]
-    assert len({pci.group_of(address) for address in functions}) == 4
-    assert all((pci.DEVICES / address / "physfn").readlink().name == lab.nvme for address in functions)
-
-
 def test_udev_runs_with_its_hardware_database(lab: Topology) -> None:
     asked = ["udevadm", "info", "--query=property", f"--path={pci.DEVICES / lab.display}"]
     properties = subprocess.run(asked, check=True, capture_output=True, text=True).stdout
@@ -87,22 +62,6 @@ def test_control_groups_are_version_two() -> None:
 def test_the_firmware_describes_an_intel_iommu() -> None:
     assert Path("/sys/firmware/acpi/tables/DMAR").read_bytes()[:4] == b"DMAR"
     assert [path.name for path in Path("/sys/class/iommu").iterdir()] == ["dmar0"]
-
-
-def test_plain_writes_bind_and_the_group_is_viable_when_all_of_it_is_bound(lab: Topology) -> None:
-    pci.bind_to_vfio(lab.display)
-    group = pci.group_of(lab.display)
-    assert not group_is_viable(group)
-    pci.bind_to_vfio(lab.audio)
-    assert group_is_viable(group)
-
-
-def test_driverctl_binds_and_restores(lab: Topology) -> None:
-    pci.load_vfio()
-    assert peers.driverctl_set(lab.far_display) > 0
-    assert pci.driver_of(lab.far_display) == "vfio-pci"
-    assert peers.driverctl_unset(lab.far_display) > 0
-    assert pci.driver_of(lab.far_display) == "bochs-drm"
 
 
 def test_an_unbind_of_a_held_device_cannot_be_killed_and_ends_with_its_holder(lab: Topology, hold: Hold) -> None:

@@ -56,19 +56,6 @@ def test_a_gpu_has_the_cpus_of_its_node(ledger: Path, lab: Topology) -> None:
     place(ledger, "--gpus", "1", "--numa", "1", "--cpus", "2", code=4)
 
 
-def test_claimed_cpus_are_not_placed_again(ledger: Path, lab: Topology) -> None:
-    made = vfioctl(ledger, "claim", "create", "--owner", "vm/a", "--device", lab.far_display, "--cpus", "1", "--yes")
-    assert made.returncode == 0, made.stderr
-    try:
-        found = place(ledger, "--gpus", "1", "--cpus", "1")
-        assert (lab.far_display in found["devices"], found["cpus"]) == (False, "1")
-        told = place(ledger, "--gpus", "1", "--numa", "1", code=4)["error"]["facts"]["devices"]
-        assert "claimed by vm/a" in next(each["reason"] for each in told if each["device"] == lab.far_display)
-    finally:
-        for each in json.loads(vfioctl(ledger, "claim", "list", "--json").stdout)["claims"]:
-            assert vfioctl(ledger, "claim", "release", each["id"], "--yes").returncode == 0
-
-
 @contextmanager
 def hugepages(number: int) -> Iterator[int]:
     """So many pages of 2 MiB on the second node, as far as the kernel finds them."""

@@ -82,16 +82,6 @@ def before(ledger: Path, lab: Topology, file: Path) -> dict[str, Any]:
     return {**shown(ledger), "nvme": nvme}
 
 
-def test_what_is_shown_is_so(ledger: Path, file: Path, before: dict[str, Any]) -> None:
-    before.pop("nvme")
-    settled(ledger, file, before)
-    for form, ending in (("toml", "toml"), ("yaml", "yaml")):
-        text = vfioctl(ledger, "state", "show", "--format", form).stdout
-        file.with_suffix(f".{ending}").write_text(text)
-        answer = vfioctl(ledger, "state", "assert", str(file.with_suffix(f".{ending}")))
-        assert answer.returncode == 0, answer.stdout + answer.stderr
-
-
 def test_it_is_applied_and_taken_back(ledger: Path, lab: Topology, file: Path, before: dict[str, Any]) -> None:
     drivers = [pci.driver_of(address) for address in lab.card]
     document = wanted(before, lab)

@@ -1,4 +1,4 @@
-"""The screens on the real kernel: what `y` applies is really done, and what changed meanwhile is refused."""
+"""The screens on the real kernel: what `y` applies is really done."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.lab.inside import pci
-from tests.lab.inside.conftest import Hold
 from tests.lab.inside.topology import Topology
 from tests.unit.tui import conftest as screens
 from tests.unit.tui.conftest import Driver
@@ -36,9 +35,7 @@ def drive(ledger: Path, work: Callable[[Driver], Awaitable[None]], monkeypatch: 
     asyncio.run(main())
 
 
-def test_a_bind_and_an_unbind_are_done(
-    tmp_path: Path, lab: Topology, drivers_put_back: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bind_is_done(tmp_path: Path, lab: Topology, drivers_put_back: None, monkeypatch: pytest.MonkeyPatch) -> None:
     before = pci.driver_of(lab.far_display)
 
     async def work(driver: Driver) -> None:
@@ -50,33 +47,9 @@ def test_a_bind_and_an_unbind_are_done(
         await driver.close()
         assert pci.driver_of(lab.far_display) == "vfio-pci"
         await driver.until(lambda: "vfio-pci" in row(driver, lab.far_display))
-        await driver.press("u")
-        await driver.shows("y: apply this plan")
-        await driver.press("y")
-        await driver.close()
 
     drive(tmp_path / "ledger.db", work, monkeypatch)
-    assert pci.driver_of(lab.far_display) == before
-    assert [entry.state for entry in Host.live(tmp_path / "ledger.db").history()] == ["done", "done"]
-
-
-def test_a_holder_that_comes_while_the_plan_is_open_is_not_overruled(
-    tmp_path: Path, lab: Topology, hold: Hold, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pci.bind_to_vfio(lab.far_display)
-
-    async def work(driver: Driver) -> None:
-        await driver.go(lab.far_display)
-        await driver.until(lambda: "vfio-pci" in row(driver, lab.far_display))
-        await driver.press("u")
-        await driver.shows("y: apply this plan")
-        holder = hold(lab.far_display)
-        await driver.press("y")
-        await driver.shows("Failed.", str(holder.pid))
-        await driver.press("enter")
-
-    drive(tmp_path / "ledger.db", work, monkeypatch)
-    assert pci.driver_of(lab.far_display) == "vfio-pci"
+    assert [entry.state for entry in Host.live(tmp_path / "ledger.db").history()] == ["done"]
 
 
 def row(driver: Driver, address: str) -> str:

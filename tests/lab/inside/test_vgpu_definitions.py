@@ -64,24 +64,6 @@ class TestOurs:
         assert not file.exists()
         assert listed(ledger) == {}
 
-    def test_without_parameters_too_and_all_of_a_count(self, parent: str, ledger: Path) -> None:
-        made(ledger, "A2-4C", count=2, persistent=True)
-        names = mdev.instances()
-        assert {path.name for path in (DEFINITIONS / parent).iterdir()} == names
-        mdev.remove_all()
-        mdevctl("start-parent-mdevs", parent)
-        assert mdev.instances() == names
-        # only defined, they go as well
-        mdev.remove_all()
-        gone = vfioctl(ledger, "vgpu", "remove", *sorted(names))
-        assert gone.returncode == 0, gone.stderr
-        assert not any((DEFINITIONS / parent).iterdir())
-
-    def test_what_could_not_be_made_is_not_defined(self, parent: str, ledger: Path) -> None:
-        mdev.fill(parent, KIND, 3)
-        assert vfioctl(ledger, "vgpu", "create", "A2-4C", "--count", "2", "--persistent").returncode == 4
-        assert not list(DEFINITIONS.rglob("*-*-*-*-*"))
-
 
 class TestTheirs:
     def test_it_is_listed_and_started_by_its_name(self, parent: str, ledger: Path) -> None:

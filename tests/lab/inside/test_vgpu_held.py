@@ -55,16 +55,6 @@ def test_who_has_it_open_is_named_and_waited_for(load: Load, ledger: Path, hold:
     assert mdev.instances() == {other}
 
 
-def test_a_wait_ends_in_time(load: Load, ledger: Path, hold: Hold) -> None:
-    load("mtty")
-    name = made(ledger, "mtty-1")[0].id
-    hold(name)
-    began = time.monotonic()
-    assert vfioctl(ledger, "vgpu", "remove", name, "--wait", "1s").returncode == 4
-    assert time.monotonic() - began < 1 + AROUND_IT
-    assert mdev.instances() == {name}
-
-
 @pytest.mark.usefixtures("impatient")
 def test_forced_it_stays_a_zombie_until_it_is_let_go_of(load: Load, ledger: Path, hold: Hold) -> None:
     load("mbochs", count=100)
@@ -100,23 +90,6 @@ def test_forced_it_stays_a_zombie_until_it_is_let_go_of(load: Load, ledger: Path
     assert vfioctl(ledger, "vgpu", "remove", other).returncode == 0
     states = [entry["state"] for entry in json.loads(vfioctl(ledger, "history", "--json").stdout)["entries"]]
     assert not {"open", "stuck"} & set(states)
-
-
-@pytest.mark.usefixtures("impatient")
-def test_what_others_made_is_a_zombie_too(load: Load, ledger: Path, hold: Hold) -> None:
-    load("mtty")
-    name = mdev.create("mtty", "mtty-2")
-    process = hold(name)
-    assert vfioctl(ledger, "vgpu", "remove", name, "--force-holders").returncode == 4
-    assert mdev.instances() == {name}
-    assert vfioctl(ledger, "vgpu", "remove", name, "--force-holders", "--foreign").returncode == 7
-    assert listed(ledger)[name].state == VgpuState.ZOMBIE
-    assert _available(ledger) == {"mtty-1": 22, "mtty-2": 11}
-    process.kill()
-    process.wait()
-    within_seconds(SETTLE, lambda: vfioctl(ledger, "recover").returncode == 0)
-    assert listed(ledger) == {}
-    assert _available(ledger) == {"mtty-1": 24, "mtty-2": 12}
 
 
 def _available(ledger: Path) -> dict[str, int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.inside import mdev, pci
+from tests.lab.inside import mdev
 from tests.lab.inside.conftest import Hold, Load, WriteApart
 from tests.lab.inside.refusal import refused
 
@@ -23,22 +23,6 @@ def bochs(small: int, medium: int, large: int) -> dict[str, int]:
 
 
 class TestAccounting:
-    def test_types_share_a_pool_and_each_says_how_many_more_of_only_itself(self, load: Load) -> None:
-        load("mbochs", count=100)
-        assert mdev.available("mbochs") == bochs(25, 6, 1)
-        large = mdev.create("mbochs", "mbochs-large")
-        assert mdev.available("mbochs") == bochs(9, 2, 0)
-        medium = mdev.create("mbochs", "mbochs-medium")
-        assert mdev.available("mbochs") == bochs(5, 1, 0)
-        small = mdev.create("mbochs", "mbochs-small")
-        assert mdev.available("mbochs") == bochs(4, 1, 0)
-        mdev.remove(large)
-        # 80 MB are free: the count is of bytes, where they lie does not matter
-        assert mdev.available("mbochs") == bochs(20, 5, 1)
-        mdev.remove(medium)
-        mdev.remove(small)
-        assert mdev.available("mbochs") == bochs(25, 6, 1)
-
     def test_what_each_create_leaves_of_the_others(self, load: Load) -> None:
         load("mbochs", count=100)
         matrix = {}
@@ -51,12 +35,6 @@ class TestAccounting:
             "mbochs-medium": bochs(21, 5, 1),
             "mbochs-large": bochs(9, 2, 0),
         }
-
-    def test_a_pool_of_ports(self, load: Load) -> None:
-        load("mtty")
-        assert mdev.available("mtty") == {"mtty-1": 24, "mtty-2": 12}
-        mdev.create("mtty", "mtty-2")
-        assert mdev.available("mtty") == {"mtty-1": 22, "mtty-2": 11}
 
 
 class TestWhatATypeSays:
@@ -112,34 +90,6 @@ class TestRefusals:
         mdev.fill(module, kind, mdev.available(module)[kind])
         assert mdev.available(module)[kind] == 0
         assert refused(lambda: mdev.create(module, kind)) == reason
-
-    def test_a_name_is_taken_on_all_parents_and_in_either_case(self, load: Load) -> None:
-        load("mbochs")
-        load("mtty")
-        name = mdev.create("mbochs", "mbochs-small", mdev.new_uuid().upper())
-        assert mdev.instances() == {name.lower()}
-        assert refused(lambda: mdev.create("mtty", "mtty-1", name)) == "EEXIST"
-        assert refused(lambda: mdev.create("mtty", "mtty-1", name.lower())) == "EEXIST"
-        assert refused(lambda: mdev.create("mbochs", "mbochs-small", name.lower())) == "EEXIST"
-
-    def test_a_name_is_one_uuid_with_dashes(self, load: Load) -> None:
-        load("mtty")
-        name = mdev.new_uuid()
-        for text in (name.replace("-", ""), f"{{{name}}}", name[:-1], f"{name}\n\n", name.replace("-", "_")):
-            assert refused(lambda text=text: mdev.create("mtty", "mtty-1", text)) == "EINVAL"  # type: ignore[misc]
-        mdev.create("mtty", "mtty-1", f"{name}\n")
-        assert mdev.instances() == {name}
-
-    def test_removal_is_asked_for_with_a_number_that_is_not_zero(self, load: Load) -> None:
-        load("mtty")
-        name = mdev.create("mtty", "mtty-1")
-        remove = mdev.BUS / "devices" / name / "remove"
-        pci.write(remove, "0")
-        assert refused(lambda: pci.write(remove, "yes")) == "EINVAL"
-        assert mdev.instances() == {name}
-        pci.write(remove, "2")
-        assert mdev.instances() == set()
-        assert refused(lambda: mdev.remove(name)) == "ENOENT"
 
     def test_of_two_for_the_last_place_one_gets_it(self, load: Load) -> None:
         load("mbochs", count=64)
@@ -198,20 +148,6 @@ class TestSideDoors:
         mdev.fill("mtty", "mtty-1", 2)
         mdev.unload("mtty")
         assert mdev.instances() == mdev.parents() == set()
-
-    def test_an_instance_without_its_driver_is_an_orphan_that_takes_no_place(self, load: Load) -> None:
-        load("mtty")
-        name = mdev.create("mtty", "mtty-1")
-        device = mdev.BUS / "devices" / name
-        driver = (device / "driver").resolve()
-        pci.write(driver / "unbind", name)
-        assert mdev.instances() == {name}
-        assert not (device / "driver").exists()
-        assert not (device / "iommu_group").exists()
-        assert mdev.available("mtty")["mtty-1"] == 24
-        assert refused(lambda: pci.write(driver / "bind", name)) == "ENODEV"
-        mdev.remove(name)
-        assert mdev.instances() == set()
 
 
 def _race(writes: list[Callable[[], object]]) -> list[int]:

@@ -10,9 +10,9 @@ from tests.lab.inside.test_kill import kill_after, seconds_of_two
 from vfioctl.core.change import JournalState, Plan, Result
 from vfioctl.host import Host
 
-ROUNDS = 12
+ROUNDS = 6
 VGPUS = 6
-CUT_SHORT_AT_LEAST = 4
+CUT_SHORT_AT_LEAST = 2
 MOST_ROUNDS = 5 * ROUNDS
 
 

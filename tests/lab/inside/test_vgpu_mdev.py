@@ -11,7 +11,7 @@ from tests.lab.inside import mdev, pci, test_vfioctl
 from tests.lab.inside.command import vfioctl
 from tests.lab.inside.conftest import Load
 from vfioctl.host import Host
-from vfioctl.vgpu.model.report import left_in, vgpus_in
+from vfioctl.vgpu.model.report import vgpus_in
 from vfioctl.vgpu.model.vgpu import FOREIGN, OURS, Count, Vgpu, VgpuState
 from vfioctl.vgpu.placement.capacity import after
 
@@ -62,9 +62,7 @@ class TestAPool:
         assert said_available(host) == mdev.available("mbochs") == bochs(25, 6, 1)
         requests = (
             {LARGE: 1},
-            {MEDIUM: 2, SMALL: 3},
             {LARGE: 1, MEDIUM: 1, SMALL: 1},
-            {SMALL: 25},
             {MEDIUM: 6, SMALL: 1},
         )
         for request in requests:
@@ -80,52 +78,6 @@ class TestAPool:
         document = json.loads(answer.stdout)
         (said,) = document["after"]
         assert said["available"] == {kind: {"at_least": left, "at_most": left} for kind, left in bochs(1, 0, 0).items()}
-
-    def test_a_change_says_what_it_leaves(self, load: Load, host: Host) -> None:
-        load("mbochs", count=100)
-        (card,) = host.vgpu.vgpus().cards
-        forecast = after(card, {MEDIUM: 2})
-        outcome = host.apply(host.vgpu.plan_create(MEDIUM, count=2))
-        vgpus = vgpus_in(outcome.report)
-        assert [vgpu.type for vgpu in vgpus] == [MEDIUM] * 2
-        assert [(left.type, left.available) for left in left_in(outcome.report)] == [
-            (MEDIUM, forecast.available[MEDIUM])
-        ]
-        assert exact(forecast.available) == mdev.available("mbochs") == bochs(17, 4, 1)
-        assert left_in(host.apply(host.vgpu.plan_remove([vgpu.id for vgpu in vgpus])).report) == ()
-        assert mdev.available("mbochs") == bochs(25, 6, 1)
-
-    def test_all_or_none(self, load: Load, ledger: Path) -> None:
-        load("mbochs", count=100)
-        many = vfioctl(ledger, "vgpu", "create", MEDIUM, "--count", "7")
-        assert many.returncode == 4
-        assert "at most 6" in many.stderr
-        assert mdev.instances() == set()
-        six = vfioctl(ledger, "vgpu", "create", MEDIUM, "--count", "6", "--json")
-        assert six.returncode == 0, six.stderr
-        assert {vgpu["id"] for vgpu in json.loads(six.stdout)["report"]["vgpus"]} == mdev.instances()
-        assert mdev.available("mbochs") == bochs(1, 0, 0)
-        before = mdev.instances()
-        for kind, count in ((MEDIUM, 1), (SMALL, 2), (LARGE, 1)):
-            refused = vfioctl(ledger, "vgpu", "create", kind, "--count", f"{count}", "--json")
-            assert refused.returncode == 4
-            assert json.loads(refused.stdout)["error"]["kind"] == "NoCapacity"
-            assert mdev.instances() == before
-        assert vfioctl(ledger, "vgpu", "create", SMALL).returncode == 0
-        assert mdev.available("mbochs") == bochs(0, 0, 0)
-        gone = vfioctl(ledger, "vgpu", "remove", *sorted(mdev.instances()))
-        assert gone.returncode == 0, gone.stderr
-        assert mdev.available("mbochs") == bochs(25, 6, 1)
-
-    def test_the_last_of_a_count_that_the_driver_keeps(self, load: Load, ledger: Path) -> None:
-        load("mdpy")
-        kinds = sorted(mdev.available("mdpy"))
-        mdev.fill("mdpy", kinds[1], 2)
-        for kind in (kinds[2], kinds[0]):
-            made(ledger, kind)
-        assert set(mdev.available("mdpy").values()) == {0}
-        assert vfioctl(ledger, "vgpu", "create", kinds[0]).returncode == 4
-        assert len(mdev.instances()) == 4
 
 
 class TestOne:
@@ -150,35 +102,6 @@ class TestOne:
         assert mdev.instances() == set()
         assert listed(ledger) == {}
 
-    def test_its_name_may_be_given(self, load: Load, ledger: Path) -> None:
-        load("mtty")
-        load("mbochs")
-        name = mdev.new_uuid()
-        answer = vfioctl(ledger, "vgpu", "create", "mtty-1", "--uuid", name.upper())
-        assert answer.returncode == 0, answer.stderr
-        assert mdev.instances() == {name}
-        for kind in ("mtty-1", SMALL):
-            taken = vfioctl(ledger, "vgpu", "create", kind, "--uuid", name)
-            assert taken.returncode == 4, taken.stderr
-            assert name in taken.stderr
-        assert mdev.instances() == {name}
-        assert vfioctl(ledger, "vgpu", "remove", name[:8]).returncode == 0
-        assert mdev.instances() == set()
-
-    def test_what_others_made_is_foreign(self, load: Load, ledger: Path) -> None:
-        load("mtty")
-        (theirs,) = mdev.fill("mtty", "mtty-1", 1)
-        ours = made(ledger, "mtty-1")[0].id
-        assert {name: vgpu.owner for name, vgpu in listed(ledger).items()} == {theirs: FOREIGN, ours: OURS}
-        for words in ((theirs,), (ours, theirs)):
-            refused = vfioctl(ledger, "vgpu", "remove", *words, "--json")
-            assert refused.returncode == 4
-            error = json.loads(refused.stdout)["error"]
-            assert (error["kind"], error["facts"]) == ("Foreign", {"foreign": [theirs]})
-        assert mdev.instances() == {theirs, ours}
-        assert vfioctl(ledger, "vgpu", "remove", theirs, "--foreign").returncode == 0
-        assert mdev.instances() == {ours}
-
     def test_a_name_used_again_by_somebody_else_is_theirs(self, load: Load, ledger: Path) -> None:
         load("mtty")
         name = mdev.new_uuid()
@@ -198,11 +121,3 @@ class TestOne:
         answer = vfioctl(ledger, "vgpu", "remove", one.id)
         assert answer.returncode == 0, answer.stderr
         assert mdev.instances() == set()
-
-    def test_what_has_gone_meanwhile_is_said(self, load: Load, ledger: Path) -> None:
-        load("mtty")
-        (one,) = made(ledger, "mtty-1")
-        mdev.remove(one.id)
-        answer = vfioctl(ledger, "vgpu", "remove", one.id)
-        assert answer.returncode == 2, answer.stderr
-        assert one.id in answer.stderr

@@ -61,56 +61,6 @@ class TestAnOlderCard:
         assert len(mdev.instances()) == 1
         assert [vgpu.owner for vgpu in host.vgpu.vgpus().instances] == [FOREIGN]
 
-    @pytest.mark.usefixtures("older")
-    def test_a_parameter_that_the_driver_does_not_take_undoes_all(self, ledger: Path) -> None:
-        answer = vfioctl(ledger, "vgpu", "create", "A2-4C", "--count", "2", "--param", f"long={'x' * 300}")
-        assert answer.returncode == 5, answer.stderr
-        assert "EINVAL" in answer.stderr
-        assert mdev.instances() == set()
-        assert vfioctl(ledger, "recover").stdout.startswith("Nothing to recover")
-
-    def test_it_stays_with_its_driver_while_it_has_vgpus(self, older: str, ledger: Path) -> None:
-        ours = made(ledger, "A2-4C")[0].id
-        theirs = mdev.create(older, A2_4C)
-        for words in (("bind", older), ("unbind", older, "--to", "bochs-drm"), ("reset", older)):
-            error = refusal(ledger, *words)
-            assert ours in json.dumps(error), words
-            assert theirs in json.dumps(error), words
-        assert mdev.instances() == {ours, theirs}
-        assert pci.driver_of(older) == "nvidia"
-        assert vfioctl(ledger, "vgpu", "remove", ours, theirs, "--foreign").returncode == 0
-        assert mdev.instances() == set()
-
-
-class TestVfsWithMdevs:
-    def test_each_has_room_for_one_and_the_card_for_its_size(self, ledger: Path, bind_vfs: BindVfs) -> None:
-        functions = bind_vfs("standin_mdev", 4)
-        first, second = made(ledger, "A2-8Q", count=2)
-        assert {first.parent, second.parent} < set(functions)
-        assert first.parent != second.parent
-        # two VFs are free, and the card is full
-        for kind in ("A2-8Q", "A2-4C"):
-            assert refusal(ledger, "vgpu", "create", kind)["kind"] == "NoCapacity"
-        assert vfioctl(ledger, "vgpu", "remove", first.id).returncode == 0
-        free = next(one for one in functions if one != second.parent)
-        (third,) = made(ledger, "A2-8Q", parent=free)
-        assert third.parent == free
-        assert refusal(ledger, "vgpu", "create", "A2-8Q", "--parent", second.parent)["kind"] == "NoCapacity"
-        assert mdev.instances() == {second.id, third.id}
-
-    def test_a_vf_with_a_vgpu_stays_as_it_is(self, ledger: Path, lab: Topology, bind_vfs: BindVfs) -> None:
-        function, _ = bind_vfs("standin_mdev", 2)
-        ours = made(ledger, "A2-4C", parent=function)[0].id
-        to_another = ("unbind", function, "--to", "nvme")
-        for words in (("bind", function), to_another, ("sriov", "off", lab.nvme, "--foreign")):
-            assert ours in refusal(ledger, *words)["message"], words
-        assert mdev.instances() == {ours}
-        assert pci.driver_of(function) == "nvidia"
-        assert vfioctl(ledger, "vgpu", "remove", ours).returncode == 0
-        off = vfioctl(ledger, "sriov", "off", lab.nvme, "--foreign")
-        assert off.returncode == 0, off.stderr
-        assert mdev.vfs(lab.nvme) == []
-
 
 class TestTheVendorsFolder:
     def test_types_on_vfs_until_the_card_is_full(self, ledger: Path, bind_vfs: BindVfs) -> None:
@@ -132,22 +82,6 @@ class TestTheVendorsFolder:
         assert gone.returncode == 0, gone.stderr
         assert {mdev.current(one) for one in functions} == {mdev.NONE}
         assert len(made(ledger, "L40S-24Q", count=2)) == 2
-
-    def test_a_type_set_by_others_is_theirs(self, ledger: Path, bind_vfs: BindVfs) -> None:
-        first, second = bind_vfs("standin_vendor", 2)
-        mdev.set_current(first, L40S_16Q)
-        assert listed(ledger)[first].owner == FOREIGN
-        assert refusal(ledger, "vgpu", "remove", first)["kind"] == "Foreign"
-        assert mdev.current(first) == L40S_16Q
-        (ours,) = made(ledger, "L40S-16Q")
-        assert ours.id == second
-        # what vfioctl made, and somebody else changed
-        mdev.set_current(second, mdev.NONE)
-        mdev.set_current(second, L40S_16A)
-        assert listed(ledger)[second].owner == FOREIGN
-        assert refusal(ledger, "vgpu", "remove", second)["kind"] == "Foreign"
-        assert vfioctl(ledger, "vgpu", "remove", first, second, "--foreign").returncode == 0
-        assert [mdev.current(one) for one in (first, second)] == [mdev.NONE] * 2
 
     @pytest.mark.parametrize(("on", "said"), [("the very VF", "EBUSY"), ("another VF", "EIO")])
     def test_somebody_is_faster(self, ledger: Path, bind_vfs: BindVfs, on: str, said: str) -> None:
@@ -207,15 +141,3 @@ class TestTheVendorsFolder:
         assert [mdev.current(one) for one in (first, second)] == [L40S_16Q] * 2
         assert (pci.DEVICES / first / "nvidia/vgpu_params").read_text() == "frame_rate_limiter=0\n"
         assert {vgpu.owner for vgpu in listed(ledger).values()} == {OURS}
-
-    def test_a_vf_with_a_type_stays_as_it_is(self, ledger: Path, lab: Topology, bind_vfs: BindVfs) -> None:
-        function, other = bind_vfs("standin_vendor", 2)
-        assert made(ledger, "L40S-2Q", parent=function)[0].id == function
-        mdev.set_current(other, L40S_2Q)
-        to_another = ("unbind", function, "--to", "nvme")
-        for words in (("bind", function), to_another, ("reset", function), ("bind", other)):
-            assert words[1] in refusal(ledger, *words)["message"], words
-        error = refusal(ledger, "sriov", "off", lab.nvme, "--foreign")
-        assert {function, other} <= set(error["facts"]["vgpus"])
-        assert [mdev.current(one) for one in (function, other)] == [L40S_2Q] * 2
-        assert {pci.driver_of(one) for one in (function, other)} == {"nvidia"}

@@ -27,26 +27,6 @@ class TestTurningThemOn:
         # it stays for the next time
         assert pci.attribute(lab.nvme, "sriov_drivers_autoprobe") == "0"
 
-    def test_the_count_changes_only_by_way_of_none(self, lab: Topology) -> None:
-        mdev.enable_vfs(lab.nvme, 2, autoprobe=False)
-        assert refused(lambda: mdev.set_vf_count(lab.nvme, 3)) == "EBUSY"
-        mdev.set_vf_count(lab.nvme, 2)
-        assert len(mdev.vfs(lab.nvme)) == 2
-        mdev.set_vf_count(lab.nvme, 0)
-        mdev.set_vf_count(lab.nvme, 3)
-        assert len(mdev.vfs(lab.nvme)) == 3
-
-    def test_counts_that_no_device_has(self, lab: Topology) -> None:
-        count = pci.DEVICES / lab.nvme / "sriov_numvfs"
-        assert refused(lambda: pci.write(count, "5")) == "ERANGE"
-        for text in ("-1", "65536", "some"):
-            assert refused(lambda text=text: pci.write(count, text)) == "EINVAL"  # type: ignore[misc]
-
-    def test_a_function_without_a_driver_has_none_to_turn_on(self, lab: Topology) -> None:
-        pci.unbind(lab.nvme)
-        assert refused(lambda: mdev.set_vf_count(lab.nvme, 2)) == "ENOENT"
-        mdev.set_vf_count(lab.nvme, 0)
-
 
 class TestGivingThemAway:
     def test_one_goes_to_vfio_alone(self, lab: Topology, hold: Hold) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.inside import l2, mdev, pci
+from tests.lab.inside import mdev, pci
 from tests.lab.inside.conftest import BindVfs, Hold, Load, WriteApart
 from tests.lab.inside.refusal import refused
 from tests.lab.inside.topology import Topology
@@ -192,18 +192,3 @@ class TestTheVendorsFolder:
         assert listed.startswith("1145  : NVIDIA L40S-1B\n")
         mdev.set_current(function, L40S_2Q)
         assert mdev.current(function) == mdev.NONE
-
-
-def test_a_guest_takes_an_instance_of_either_kind(lab: Topology, load: Load) -> None:
-    load("standin_vendor")
-    load("standin_mdev", driver="nvidia-mdev")
-    pci.bind_to(lab.far_display, "nvidia-mdev")
-    instance = mdev.create(lab.far_display, f"nvidia-mdev-{A2_4C.removeprefix('nvidia-')}")
-    (function,) = mdev.enable_vfs(lab.nvme, 1, autoprobe=False)
-    pci.bind_to(function, "nvidia")
-    mdev.set_current(function, L40S_16Q)
-    with l2.running([instance, function]) as (_, seen):
-        assert {("10de:25b6", "030200"), ("10de:26b9", "030200")} <= {(one.ids, one.kind) for one in seen}
-        assert refused(lambda: mdev.set_current(function, mdev.NONE)) == "EBUSY"
-    mdev.set_current(function, mdev.NONE)
-    mdev.remove(instance)

@@ -56,21 +56,6 @@ class TestTheirNumber:
         assert mdev.vfs(lab.nvme) == []
         assert autoprobe(lab.nvme) == "1"
 
-    def test_numbers_and_functions_that_are_none(self, lab: Topology, ledger: Path) -> None:
-        for words in ((lab.nvme, "5"), (lab.nvme, "-1"), (lab.nvme, "some"), (lab.display, "1")):
-            answer = vfioctl(ledger, "sriov", "set", *words)
-            assert answer.returncode == 2, (words, answer)
-        (function,) = mdev.enable_vfs(lab.nvme, 1, autoprobe=False)
-        assert vfioctl(ledger, "sriov", "set", function, "1").returncode == 2
-        assert mdev.vfs(lab.nvme) == [function]
-
-    def test_a_function_for_a_guest_or_without_its_driver_makes_none(self, lab: Topology, ledger: Path) -> None:
-        pci.bind_to_vfio(lab.nvme)
-        assert lab.nvme in refusal(ledger, "sriov", "set", lab.nvme, "2")["message"]
-        pci.bind_back(lab.nvme, None)
-        assert vfioctl(ledger, "sriov", "set", lab.nvme, "2").returncode == 3
-        assert mdev.vfs(lab.nvme) == []
-
     def test_when_somebody_is_faster_autoprobe_goes_back_and_theirs_stay(self, lab: Topology, ledger: Path) -> None:
         host = Host(Session(_Overtaken(lab.nvme), ledger))
         plan = host.vgpu.plan_vfs(lab.nvme, 2)
@@ -94,21 +79,6 @@ class _Overtaken(Live):
         if path.endswith("/sriov_numvfs") and value != "0":
             mdev.set_vf_count(self._physical, 1)
         super().write(path, value)
-
-
-class TestWhose:
-    def test_those_of_others_are_left_alone(self, lab: Topology, ledger: Path) -> None:
-        functions = mdev.enable_vfs(lab.nvme, 2, autoprobe=False)
-        for words in (("off", lab.nvme), ("set", lab.nvme, "4")):
-            assert refusal(ledger, "sriov", *words)["kind"] == "Foreign"
-        assert mdev.vfs(lab.nvme) == functions
-        assert vfioctl(ledger, "sriov", "set", lab.nvme, "4", "--foreign").returncode == 0
-        assert len(mdev.vfs(lab.nvme)) == 4
-        # that was theirs too
-        assert autoprobe(lab.nvme) == "0"
-        # the four are ours
-        assert vfioctl(ledger, "sriov", "off", lab.nvme).returncode == 0
-        assert mdev.vfs(lab.nvme) == []
 
 
 class TestOnTheWayDown:
