@@ -97,7 +97,7 @@ check: style ## the same, who may import whom, the examples in the documents: a 
 
 unit: $(VENV)/with-libvirt ## all tests that need no machine
 	@mkdir -p $(RESULTS)
-	$(BIN)/pytest --durations=20 --numprocesses auto -m "not alone" tests/unit tests/contract 2>&1 | tee $(RESULTS)/unit.txt
+	$(BIN)/pytest --durations=20 --numprocesses auto --dist worksteal -m "not alone" tests/unit tests/contract 2>&1 | tee $(RESULTS)/unit.txt
 # those with the kubelet that is played wait most of the time
 	$(BIN)/pytest --durations=10 --numprocesses 4 tests/kubelet 2>&1 | tee --append $(RESULTS)/unit.txt
 # two runs side by side: each test of one is alone in its process
@@ -119,9 +119,9 @@ mutants: $(VENV)/with-mutants ## mutation tests of the engine and of planning: n
 
 lab: $(VENV)/with-libvirt $(WHEELS)/made ## only the tests on a real kernel, in an emulated machine
 	@mkdir -p $(RESULTS)
-# the packages' tests run beside the machine, which keeps one processor busy, but after its first tests of a busy host;
-# no other machine does: each would take several times as long
-	@(sleep 420; $(PACKAGED) > $(RESULTS)/packages.txt 2>&1) & beside=$$!; failed=0; \
+# the packages' tests run beside the machine, which keeps one processor busy, once it has started; no other machine does:
+# each would take several times as long
+	@(sleep 60; $(PACKAGED) > $(RESULTS)/packages.txt 2>&1) & beside=$$!; failed=0; \
 	$(BIN)/python tests/lab/boot.py 2>&1 | tee $(RESULTS)/lab.txt || failed=1; \
 	wait $$beside || failed=1; cat $(RESULTS)/packages.txt; \
 	for part in lab packages; do \

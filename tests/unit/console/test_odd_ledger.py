@@ -92,10 +92,10 @@ def columns(ledger: Path) -> list[tuple[str, str]]:
 
 
 def spoiled(ledger: Path, table: str, column: str) -> Iterator[str]:
-    """Give the column each odd value that the database takes, in one row or in all of them; put it back afterwards."""
+    """Give the column two odd values, in one row or in all of them; put it back afterwards."""
     chosen = random.Random(f"{SEED} {table} {column}")
     sound = ledger.read_bytes()
-    for value in (*chosen.sample(ODD, 3), NOT_UTF8):
+    for value in (*chosen.sample(ODD, 1), NOT_UTF8):
         where = chosen.choice(["", f"WHERE rowid = (SELECT max(rowid) FROM {table})"])  # noqa: S608 - its own
         raw = value == NOT_UTF8
         query = f"UPDATE {table} SET {column} = {NOT_UTF8 if raw else '?'} {where}"  # noqa: S608 - its own
@@ -135,4 +135,4 @@ def test_costs_no_traceback(run: Run, used: tuple[Path, str, str]) -> None:
                 assert answer.code in codes, (command, what)
                 assert "Traceback" not in answer.err, (command, what)
                 assert "\x1b" not in answer.out + answer.err, (command, what)
-    assert tried > 80
+    assert tried > 40
