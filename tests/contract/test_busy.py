@@ -79,14 +79,14 @@ def with_frozen_workers() -> Iterator[None]:
 
 
 @contextmanager
-def with_five_percent() -> Iterator[None]:
-    """The workers, and those that they start, get a twentieth of a processor together."""
+def with_a_fifth() -> Iterator[None]:
+    """The workers, and those that they start, get a fifth of a processor together."""
     control, own = GROUPS / "cgroup.subtree_control", GROUPS / f"vfioctl-test-{os.getpid()}"
     handed_down = control.read_text().split()
     if "cpu" not in handed_down:
         control.write_text("+cpu")
     own.mkdir()
-    (own / "cpu.max").write_text(f"{PERIOD // 20} {PERIOD}")
+    (own / "cpu.max").write_text(f"{PERIOD // 5} {PERIOD}")
     try:
         for pid in workers():
             (own / "cgroup.procs").write_text(str(pid))
@@ -101,7 +101,7 @@ def with_five_percent() -> Iterator[None]:
             control.write_text("-cpu")
 
 
-CONDITIONS = (beside_busy_loops, with_frozen_workers, *([with_five_percent] if IN_LAB else []))
+CONDITIONS = (beside_busy_loops, with_frozen_workers, *([with_a_fifth] if IN_LAB else []))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from tests.lab.inside import mdev, pci
 from tests.lab.inside.command import Answer, vfioctl
-from tests.lab.inside.conftest import Hold, Load
+from tests.lab.inside.conftest import Load
 from tests.lab.inside.test_vgpu_mdevctl import DEFINITIONS
 from tests.lab.inside.topology import Topology
 
@@ -122,33 +122,3 @@ def test_it_is_applied_and_taken_back(ledger: Path, lab: Topology, file: Path, b
     document["vgpus"] = []
     assert asked(ledger, file, document, "apply", "--yes").returncode == 0
     assert mdev.vfs(lab.nvme) == []
-
-
-def test_while_one_device_is_held_nothing_is_changed(
-    ledger: Path, lab: Topology, file: Path, before: dict[str, Any], hold: Hold
-) -> None:
-    document = wanted(before, lab)
-    drivers = [pci.driver_of(address) for address in lab.card]
-    for address in lab.card:
-        pci.bind_to_vfio(address)
-    holder = hold(lab.display)
-    for entry, driver in zip(document["devices"], drivers, strict=False):
-        entry["driver"] = driver
-    refused = asked(ledger, file, document, "apply", "--yes", "--json")
-    assert refused.returncode == 4, refused.stdout
-    error = json.loads(refused.stdout)["error"]
-    assert (error["kind"], error["restored"]) == ("DeviceInUse", "nothing was changed")
-    assert str(holder.pid) in error["message"]
-    assert (mdev.vfs(lab.nvme), mdev.instances()) == ([], set())
-    partial = asked(ledger, file, document, "apply", "--yes", "--partial", "--json")
-    assert partial.returncode == 4
-    assert json.loads(partial.stdout)["changed"]
-    assert (len(mdev.vfs(lab.nvme)), mdev.instances()) == (2, {UUID})
-    assert [pci.driver_of(address) for address in lab.card] == ["vfio-pci"] * 2
-    holder.kill()
-    holder.wait()
-    done = asked(ledger, file, document, "apply", "--yes", "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    settled(ledger, file, document)
-    document["vgpus"][0] |= {"state": "absent", "at_boot": False}
-    assert asked(ledger, file, document, "apply", "--yes").returncode == 0
