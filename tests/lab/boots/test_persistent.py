@@ -4,7 +4,6 @@ The machine has two identical cards. The first is recorded, the second stays wit
 same disk, whose changes are gone after it."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.lab.outside.systemd_machine import MODULES_BUILT, Boot, SystemdMachine
@@ -51,7 +50,6 @@ for second in $(seq 200); do
 done
 """
 """Waits for it, longer than systemd does. Asking more often takes time from what it waits for."""
-Booting = Callable[..., Boot]
 
 
 def driver(boot: Boot, address: str) -> str:

@@ -28,7 +28,6 @@ _LONGEST = 0.5
 """Seconds after which a table is not read again: a user may have made it large to use up the time for all."""
 _FLAGS, _PF_KTHREAD = 6, 0x200000
 """The field of /proc/PID/stat, counted after the name, and its bit for a kernel thread (linux/sched.h)."""
-_NOTHING = Opened((), "")
 _Read = Callable[[str, list[str]], tuple[list[OpenNode], bool]]
 TOO_LONG = "/... (a path that is too long)"
 """Instead of a path that the kernel cannot report: more than a page (ENAMETOOLONG)."""
@@ -47,7 +46,7 @@ def open_nodes(pid: str) -> Opened:
     """The device files that a process has open or mapped, each once. Raises OSError when nothing can be read. A file
     that the kernel refuses to describe costs only itself: the rest is known, and `unread` has the reason."""
     if _is_kernel_thread(pid):
-        return _NOTHING
+        return Opened()
     nodes: dict[OpenNode, None] = {}
     problems: list[str] = []
     threads = tables(pid)
