@@ -70,6 +70,29 @@ def test_the_service_waits_for_the_directory_of_a_kubelet(make_node: MakeNode, k
     kubelet.wait(lambda: kubelet.healthy(H100) == ALL, 15)
 
 
+def test_devices_that_the_kubelet_does_not_count_are_a_problem_the_second_time(
+    node: Node, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not kubelet.state.release.has_get:
+        return  # this kubelet is not asked
+    before: list[str] = []
+
+    def problem() -> str:
+        return str(node.status()["resources"][0]["problem"])
+
+    def nothing(_: object) -> Sequence[object]:
+        before.append(problem())
+        return []
+
+    assert not problem()
+    with monkeypatch.context() as patch:
+        patch.setattr("tests.kubelet.kubelet.allocatable", nothing)
+        eventually(lambda: len(before) > 2, "the kubelet was not asked", 30, log=node.log)
+    assert not before[1], "it may not have had the first list of devices yet"
+    assert "does not count" in before[2]
+    eventually(lambda: not problem(), "the problem stays", 30, log=node.log)
+
+
 def test_a_list_is_sent_on_change_only(node: Node, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch) -> None:
     lists: list[object] = []
     update = kubelet.state.table.update

@@ -83,7 +83,7 @@ class KubeletService:
         self._looking = threading.Lock()
         self._look_due, self._follow_due, self._ended = threading.Event(), threading.Event(), threading.Event()
         self._working: set[str] = set()
-        self._count_due = 0.0
+        self._count_due, self._uncounted = 0.0, frozenset[str]()
         self._counting, self._running = threading.Lock(), 0
         self._beats: dict[str, float] = {}
 
@@ -227,9 +227,11 @@ class KubeletService:
         if time.monotonic() < self._count_due or (known := kubelet.allocatable()) is None:
             return
         self._count_due = time.monotonic() + _COUNTED * self._settings.seconds("poll")
-        for resource in self._settings.names:
-            if any(device.is_healthy for device in self.devices(resource)):
-                self.state.counted(resource, known=resource in known)
+        offered = [name for name in self._settings.names if any(device.is_healthy for device in self.devices(name))]
+        # Twice in a row: the kubelet may have been asked between a registration and its first list of devices.
+        before, self._uncounted = self._uncounted, frozenset(offered) - known
+        for resource in offered:
+            self.state.counted(resource, known=resource not in before & self._uncounted)
 
     def _has_pod(self, kubelet: PodResources, claim: Claim) -> bool:
         """Return whether the kubelet says, when asked for its pod alone, that it is there with devices."""
