@@ -228,10 +228,11 @@ class KubeletService:
             return
         self._count_due = time.monotonic() + _COUNTED * self._settings.seconds("poll")
         offered = [name for name in self._settings.names if any(device.is_healthy for device in self.devices(name))]
-        # Twice in a row: the kubelet may have been asked between a registration and its first list of devices.
         before, self._uncounted = self._uncounted, frozenset(offered) - known
         for resource in offered:
-            self.state.counted(resource, known=resource not in before & self._uncounted)
+            # Missing once says nothing: the kubelet may have been asked between a registration and the first devices.
+            if resource in known or resource in before:
+                self.state.counted(resource, known=resource in known)
 
     def _has_pod(self, kubelet: PodResources, claim: Claim) -> bool:
         """Return whether the kubelet says, when asked for its pod alone, that it is there with devices."""
