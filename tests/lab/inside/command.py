@@ -59,13 +59,6 @@ class Running:
             time.sleep(0.005)
         return Answer(os.waitstatus_to_exitcode(ended[1]), _text(self._out), _text(self._err))
 
-    def kill(self) -> None:
-        """Ends it with SIGKILL, wherever it is."""
-        os.kill(self.pid, 9)
-        os.waitpid(self.pid, 0)
-        self._out.close()
-        self._err.close()
-
 
 def vfioctl(ledger: Path, *words: str) -> Answer:
     """One command line, from its beginning to its end."""

@@ -1,8 +1,6 @@
 """Claims on a real kernel: what they change and put back, and what they keep others from."""
 
 import json
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +8,8 @@ import pytest
 
 from tests.lab.inside import mdev, pci
 from tests.lab.inside.command import vfioctl
-from tests.lab.inside.conftest import Load
+from tests.lab.inside.conftest import Hold, Load
 from tests.lab.inside.topology import Topology
-
-Hold = Callable[[str], "subprocess.Popen[str]"]
 
 
 @pytest.fixture

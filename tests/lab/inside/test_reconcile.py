@@ -5,7 +5,7 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,12 @@ import pytest
 
 from tests.lab.inside import mdev, pci
 from tests.lab.inside.command import vfioctl
-from tests.lab.inside.conftest import Load
+from tests.lab.inside.conftest import Hold, Load
 from tests.lab.inside.libvirt_host import daemon, running_domain
 from tests.lab.inside.topology import Topology
 
 A2_4C = "nvidia-754"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
-Hold = Callable[[str], "subprocess.Popen[str]"]
 
 
 @pytest.fixture
