@@ -1,6 +1,6 @@
 """A busy machine gives the same answers as an idle one, later: what is read, planned, changed and refused.
 
-The simulated kernel has no workers that could be frozen, and no process of its own that could be throttled.
+The simulated kernel has no workers that could be frozen.
 """
 
 from __future__ import annotations
@@ -29,9 +29,6 @@ LOOPS = 8
 """Twice as many as the lab has processors."""
 FROZEN = 5.0 if IN_LAB else 0.1
 """Seconds: longer than both readings of a function, each of which may take two, where there are workers."""
-PERIOD = 100_000
-"""Microseconds of a period of a control group's quota."""
-GROUPS = Path("/sys/fs/cgroup")
 
 
 def workers() -> set[int]:
@@ -78,30 +75,7 @@ def with_frozen_workers() -> Iterator[None]:
         timer.join()
 
 
-@contextmanager
-def with_a_fifth() -> Iterator[None]:
-    """The workers, and those that they start, get a fifth of a processor together."""
-    control, own = GROUPS / "cgroup.subtree_control", GROUPS / f"vfioctl-test-{os.getpid()}"
-    handed_down = control.read_text().split()
-    if "cpu" not in handed_down:
-        control.write_text("+cpu")
-    own.mkdir()
-    (own / "cpu.max").write_text(f"{PERIOD // 5} {PERIOD}")
-    try:
-        for pid in workers():
-            (own / "cgroup.procs").write_text(str(pid))
-        yield
-    finally:
-        (own / "cpu.max").write_text("max")
-        for line in (own / "cgroup.procs").read_text().split():
-            with suppress(OSError):
-                (GROUPS / "cgroup.procs").write_text(line)
-        own.rmdir()
-        if "cpu" not in handed_down:
-            control.write_text("-cpu")
-
-
-CONDITIONS = (beside_busy_loops, with_frozen_workers, *([with_a_fifth] if IN_LAB else []))
+CONDITIONS = (beside_busy_loops, with_frozen_workers)
 
 
 @pytest.fixture

@@ -99,13 +99,6 @@ def test_the_twin_is_not_taken_when_the_card_is_gone(machine: SystemdMachine) ->
     assert "cannot be told from others with the same ids" in boot.output
 
 
-def test_it_can_be_turned_off(machine: SystemdMachine) -> None:
-    boot = machine.boot((*CARD, *TWIN), STATE, before="busybox touch /new/etc/vfioctl/disabled")
-    assert (driver(boot, "01:00.0"), driver(boot, "02:00.0")) == ("bochs-drm", "bochs-drm"), boot
-    assert "Restoring is switched off" in boot.output
-    assert "unit vfioctl-restore inactive" in boot.output
-
-
 def test_a_driver_that_was_there_first_gives_the_card_back(machine: SystemdMachine) -> None:
     """As a driver that is built into the kernel, or loaded by another initramfs."""
     early = """

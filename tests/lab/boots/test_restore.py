@@ -40,7 +40,6 @@ for device in /sys/bus/pci/devices/*; do
     driver=$(basename "$(readlink $device/driver)")
     echo "function ${{device##*/}} ${{driver:-none}}"
 done
-vfioctl claim list
 vfioctl reconcile; echo "reconcile $?"
 node=$(echo /dev/vfio/[0-9]*)
 echo "node $(stat --format '%u %g %a' $node)"
@@ -72,7 +71,6 @@ def test_vfs_and_claims_are_back(tmp_path: Path) -> None:
     assert "function 0000:03:00.3 " not in boot.output
     assert driver(boot, "02:00.0") == "vfio-pci", boot
     assert driver(boot, "01:00.0") == "bochs-drm"
-    assert "vm/web1" in boot.output
     assert "reconcile 0" in boot.output, boot
     assert "node 65534 0 600" in boot.output, boot
     assert "triggered 65534 0 600" in boot.output, "the other rule, which comes before, does not count"

@@ -63,11 +63,14 @@ FUNCTION = """
 
 
 class Domain(NamedTuple):
-    """A running domain: its name, the id of its QEMU process, and what its guest saw."""
+    """A running domain: its name, and the id of its QEMU process."""
 
     name: str
     pid: int
-    seen: list[l2.Seen]
+
+    def booted(self) -> list[l2.Seen]:
+        """Waits until its guest, that of `l2`, has booted, and returns what that saw."""
+        return l2.booted(_console(self.name), Path(f"/proc/{self.pid}").exists)
 
 
 class Daemon:
@@ -123,17 +126,10 @@ def virsh(*commands: str) -> str:
 def running_domain(*devices: str, name: str = "lab") -> Iterator[Domain]:
     """A domain with these mediated devices, by UUID, and functions on vfio-pci, by address, until the block ends.
 
-    It has booted, and needs `daemon`. When the block has ended, its devices are released and its definition is removed.
+    It needs `daemon`. When the block has ended, its devices are released and its definition is removed.
     """
-    with started(definition(name, devices), name) as domain:
-        yield domain
-
-
-@contextmanager
-def started(xml: str, name: str) -> Iterator[Domain]:
-    """A domain of this XML, with the console that `definition` gives it, until the block ends; see `running_domain`."""
     file = RUN / f"{name}.xml"
-    file.write_text(xml)
+    file.write_text(definition(name, devices))
     try:
         virsh(f"define --validate {file}", f"start {name}")
         with running(name) as domain:
@@ -144,11 +140,10 @@ def started(xml: str, name: str) -> Iterator[Domain]:
 
 @contextmanager
 def running(name: str) -> Iterator[Domain]:
-    """A domain that was started and has the console that `definition` gives it: once it has booted, until it ends."""
+    """A domain that was started, until it ends."""
     pid_file = RUN / "qemu" / f"{name}.pid"
-    pid = int(pid_file.read_text())
     try:
-        yield Domain(name, pid, l2.booted(_console(name), Path(f"/proc/{pid}").exists))
+        yield Domain(name, int(pid_file.read_text()))
     finally:
         if pid_file.exists():
             virsh(f"destroy {name}")
@@ -167,7 +162,7 @@ def definition(name: str, devices: tuple[str, ...] = ()) -> str:
         megabytes=l2.MEGABYTES,
         kernel=os.environ["VFIOCTL_LAB_KERNEL"],
         initramfs=l2.INITRAMFS,
-        arguments=f"{l2.KERNEL_ARGUMENTS} {l2.STAY}",
+        arguments=l2.KERNEL_ARGUMENTS,
         console=_console(name),
         devices="".join(map(_hostdev, devices)),
     )

@@ -48,18 +48,6 @@ def permissions(node: str) -> tuple[int, int, int]:
     return status.st_uid, status.st_gid, status.st_mode & 0o777
 
 
-def test_the_user_of_a_claim_opens_its_device_and_no_other_does(ledger: Path, lab: Topology) -> None:
-    made = create(ledger, "--device", lab.far_display, "--access", str(ADA), owner="user/ada")
-    node = made["devices"][0]["group"]
-    assert permissions(node) == (ADA, 0, 0o600)
-    assert opens(lab.far_display, ADA)
-    assert not opens(lab.far_display, EVE)
-    assert vfioctl(ledger, "reconcile").returncode == 0
-    claim(ledger, "release", str(made["id"]), "--yes")
-    assert not Path(node).exists()
-    assert pci.driver_of(lab.far_display) != "vfio-pci"
-
-
 def test_access_ends_with_the_claim_of_a_device_that_stays_on_vfio(ledger: Path, lab: Topology) -> None:
     assert vfioctl(ledger, "bind", lab.far_display, "--yes").returncode == 0
     try:
@@ -76,28 +64,21 @@ def test_access_ends_with_the_claim_of_a_device_that_stays_on_vfio(ledger: Path,
         assert vfioctl(ledger, "unbind", lab.far_display, "--yes").returncode == 0
 
 
-def test_what_another_program_sets_is_found_and_set_again(ledger: Path, lab: Topology) -> None:
-    made = create(ledger, "--device", lab.far_display, "--access", str(ADA), owner="user/ada")
-    node = made["devices"][0]["group"]
-    Path(node).chmod(0o666)  # as the rule of another program would
-    found = vfioctl(ledger, "reconcile")
-    assert found.returncode == 4, found.stdout
-    assert f"{node} has the permissions {ADA}:0:666" in " ".join(found.stdout.split())
-    assert vfioctl(ledger, "reconcile", "--fix", "--yes").returncode == 0
-    assert permissions(node) == (ADA, 0, 0o600)
-    claim(ledger, "release", str(made["id"]), "--yes")
-
-
 def test_qemu_of_the_user_gets_the_device(ledger: Path, lab: Topology) -> None:
     """As an ordinary user; only the limit of locked memory is raised, as libvirt and systemd do."""
     made = create(ledger, "--device", lab.far_display, "--access", str(ADA), owner="user/ada")
-    if l2.accelerator() == "kvm":
-        l2.KVM.chmod(0o666)  # as Debian's rule does for the group kvm
+    node = made["devices"][0]["group"]
+    assert permissions(node) == (ADA, 0, 0o600)
     limits = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     try:
-        seen = l2.functions_seen([lab.far_display], user=ADA)
+        assert not opens(lab.far_display, EVE)
+        with l2.paused([lab.far_display], user=ADA) as guest:
+            held = {os.readlink(file) for file in Path(f"/proc/{guest.pid}/fd").iterdir()}
+            assert {node, "anon_inode:[vfio-device]"} <= held
     finally:
         resource.setrlimit(resource.RLIMIT_MEMLOCK, limits)
-    assert [each for each in seen if each.kind.startswith("03")]
+    assert vfioctl(ledger, "reconcile").returncode == 0
     claim(ledger, "release", str(made["id"]), "--yes")
+    assert not Path(node).exists()
+    assert pci.driver_of(lab.far_display) != "vfio-pci"

@@ -60,16 +60,6 @@ def test_a_gpu_is_claimed_kept_and_given_back(ledger: Path, lab: Topology, hold:
     assert claim(ledger, "list") == {"claims": []}
 
 
-def test_what_was_bound_before_stays_bound(ledger: Path, lab: Topology) -> None:
-    assert vfioctl(ledger, "bind", lab.far_display, "--yes").returncode == 0
-    made = create(ledger, "--device", lab.far_display, "--key", "k")
-    assert made["plans"] == []
-    assert create(ledger, "--device", lab.far_display, "--key", "k")["id"] == made["id"]
-    claim(ledger, "release", str(made["id"]), "--yes")
-    assert pci.driver_of(lab.far_display) == "vfio-pci"
-    assert vfioctl(ledger, "unbind", lab.far_display, "--yes").returncode == 0
-
-
 def test_a_mediated_device_on_no_pci_function_is_claimed(ledger: Path, load: Load, hold: Hold) -> None:
     load("mtty")
     vgpu = mdev.create("mtty", "mtty-2")

@@ -1,24 +1,22 @@
 """Domains that start with claims on the real libvirt: by vfioctl, and by virsh with the hook; and failures."""
 
 import json
-import signal
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.lab.inside import pci
-from tests.lab.inside.command import Running, vfioctl
-from tests.lab.inside.in_use import mounted, within_seconds
+from tests.lab.inside.command import vfioctl
+from tests.lab.inside.in_use import mounted
 from tests.lab.inside.libvirt_host import URI, Daemon, daemon, virsh
 from tests.lab.inside.topology import Topology
 
-SECONDS = 30.0
 COMMAND = Path("/usr/local/bin/vfioctl-of-the-lab")
 DOMAIN = """<domain type='qemu'>
   <name>{name}</name>
@@ -148,27 +146,6 @@ def test_what_domains_of_others_have_is_claimed_for_them_while_they_run(
     virsh("undefine other")
 
 
-def test_libvirtd_that_dies_while_a_domain_starts_leaves_nothing_half_done(
-    libvirtd: Daemon, ledger: Path, lab: Topology, tmp_path: Path
-) -> None:
-    define(ledger, tmp_path, "web1", lab.far_display)
-    before = pci.driver_of(lab.far_display)
-    starting = Running(ledger, "domain", "start", "web1", "--yes")
-    within_seconds(SECONDS, lambda: any(each["state"] == "held" for each in claims(ledger).values()))
-    libvirtd.end(signal.SIGKILL)
-    answer = starting.answer()
-    libvirtd.start()
-    if answer.returncode:
-        assert "libvirt" in answer.stderr
-        assert "Traceback" not in answer.stderr
-    stopped = vfioctl(ledger, "domain", "stop", "web1", "--force", "--yes")
-    assert stopped.returncode == 0, stopped.stderr
-    assert claims(ledger) == {}
-    assert pci.driver_of(lab.far_display) == before
-    assert virsh("list --name") == ""
-    assert vfioctl(ledger, "domain", "undefine", "web1", "--yes").returncode == 0
-
-
 SMALL = {
     "template": "minimal",
     "cpus": 1,
@@ -192,8 +169,6 @@ def pool(libvirtd: Daemon, lab: Topology, tmp_path: Path) -> Iterator[Path]:
         (folder / "lost+found").rmdir()
         virsh(f"pool-define-as default dir --target {folder}", "pool-start default")
         yield folder
-        with suppress(AssertionError):  # it runs only if the test failed
-            virsh("destroy f1")
         virsh("pool-destroy default", "pool-undefine default")
 
 
@@ -221,10 +196,10 @@ def test_a_fleet_is_made_once_and_removed_when_it_is_told_so(
     libvirtd: Daemon, ledger: Path, lab: Topology, tmp_path: Path, pool: Path
 ) -> None:
     """With a disk from a base image, a blank one, and a seed for cloud-init."""
-    file, before = tmp_path / "fleet.yaml", pci.driver_of(lab.nvme)
+    file = tmp_path / "fleet.yaml"
     (tmp_path / "user-data").write_text("#cloud-config\nhostname: f1\n")
     images = [{"base": f"{pool}/base.qcow2"}, {"size": "1GiB"}]
-    write_fleet(file, {**SMALL, "name": "f1", "devices": [lab.nvme], "running": True, "images": images})
+    write_fleet(file, {**SMALL, "name": "f1", "devices": [lab.nvme], "images": images})
 
     def apply(*words: str) -> dict[str, Any]:
         done = vfioctl(ledger, "domain", "apply", str(file), "--prune", "--yes", "--json", *words)
@@ -233,7 +208,7 @@ def test_a_fleet_is_made_once_and_removed_when_it_is_told_so(
         return document
 
     assert apply()["result"] == "done"
-    assert (virsh("list --name"), pci.driver_of(lab.nvme)) == ("f1", "vfio-pci")
+    assert virsh("list --all --name") == "f1"
     assert backing_of(pool / "f1.qcow2") == (64 << 20, f"{pool}/base.qcow2", "qcow2")
     assert backing_of(pool / "f1-2.qcow2") == (1 << 30, "", "")
     (seed,) = pool.glob("f1-seed-*.iso")
@@ -243,22 +218,6 @@ def test_a_fleet_is_made_once_and_removed_when_it_is_told_so(
     assert files == {"user-data": "#cloud-config\nhostname: f1\n"}
     assert apply()["result"] == "nothing to do"
     write_fleet(file)
-    assert vfioctl(ledger, "domain", "apply", str(file), "--prune", "--yes").returncode == 4
-    assert vfioctl(ledger, "domain", "stop", "f1", "--force", "--yes").returncode == 0
     assert [each["change"] for each in apply()["domains"]] == ["undefine"]
-    assert (virsh("list --all --name"), claims(ledger), pci.driver_of(lab.nvme)) == ("", {}, before)
-    assert {each.name for each in pool.iterdir()} == {"base.qcow2", "f1.qcow2", "f1-2.qcow2", seed.name}, "disks stay"
-
-
-def test_volumes_go_again_if_libvirt_refuses_the_domain(
-    libvirtd: Daemon, ledger: Path, lab: Topology, tmp_path: Path, pool: Path
-) -> None:
-    (tmp_path / "user-data").write_text("#cloud-config\n")
-    file, domain = tmp_path / "fleet.yaml", {**SMALL, "name": "f2", "devices": [lab.nvme]}
-    (pool / "bad.qcow2").write_bytes(b"no image")
-    write_fleet(file, {**domain, "images": [{"size": "1GiB"}, {"base": f"{pool}/bad.qcow2"}]})
-    refused = vfioctl(ledger, "domain", "apply", str(file), "--yes")
-    assert refused.returncode == 3, refused.stderr
-    assert "creating the disk image default/f2-2.qcow2" in refused.stderr
-    assert {each.name for each in pool.iterdir()} == {"base.qcow2", "bad.qcow2"}
     assert virsh("list --all --name") == ""
+    assert {each.name for each in pool.iterdir()} == {"base.qcow2", "f1.qcow2", "f1-2.qcow2", seed.name}, "disks stay"

@@ -14,7 +14,7 @@ import pytest
 
 from tests.lab.inside import mdev, pci
 from tests.lab.inside.command import vfioctl
-from tests.lab.inside.conftest import Hold, Load
+from tests.lab.inside.conftest import Load
 from tests.lab.inside.libvirt_host import daemon, running_domain
 from tests.lab.inside.topology import Topology
 
@@ -51,54 +51,6 @@ def claimed(ledger: Path, *words: str) -> str:
     done = vfioctl(ledger, "claim", "create", *words, "--yes", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     return str(json.loads(done.stdout)["id"])
-
-
-@contextmanager
-def ended(process: "subprocess.Popen[Any]") -> Iterator[None]:
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
-
-
-def test_a_process_that_holds_an_unclaimed_device(ledger: Path, lab: Topology, hold: Hold) -> None:
-    assert differences(ledger) == []
-    assert vfioctl(ledger, "bind", lab.far_display, "--yes").returncode == 0
-    assert differences(ledger) == []
-    holder = hold(lab.far_display)
-    with ended(holder):
-        (found,) = differences(ledger)
-        assert (found["kind"], found["device"], found["claim"]) == ("foreign use", lab.far_display, "")
-        assert f"process {holder.pid}" in found["words"]
-        assert reconciled(ledger, "--fix", "--yes")["fixed"] == []
-        remedied(ledger, found)
-        assert differences(ledger) == []
-    (adopted,) = json.loads(vfioctl(ledger, "claim", "list", "--json").stdout)["claims"]
-    assert adopted["owner"] == "user/root"
-    assert vfioctl(ledger, "claim", "release", adopted["id"], "--wait", "30s").returncode == 0
-    assert vfioctl(ledger, "unbind", lab.far_display, "--yes").returncode == 0
-
-
-def test_a_driver_changed_by_hand_and_a_claim_that_is_over(ledger: Path, lab: Topology, hold: Hold) -> None:
-    made = claimed(ledger, "--owner", "user/alice", "--device", lab.far_display, "--ttl", "1s")
-    with ended(hold(lab.far_display)):
-        within = [each for each in differences(ledger) if each["claim"] == made]
-        assert [(each["kind"], each["fix"]) for each in within] == [("expired", "")]
-        assert reconciled(ledger, "--fix", "--yes")["fixed"] == []
-    fixed = reconciled(ledger, "--fix", "--yes")["fixed"]
-    assert [(each["claim"], each["fix"]) for each in fixed] == [(made, "release")]
-    assert pci.driver_of(lab.far_display) == "bochs-drm"
-
-    made = claimed(ledger, "--owner", "user/alice", "--device", lab.far_display)
-    pci.bind_to(lab.far_display, "bochs-drm")
-    (found,) = differences(ledger)
-    assert (found["kind"], found["claim"]) == ("driver", made)
-    remedied(ledger, found)
-    assert differences(ledger) == []
-    assert pci.driver_of(lab.far_display) == "vfio-pci"
-    assert vfioctl(ledger, "claim", "release", made, "--yes").returncode == 0
-    assert pci.driver_of(lab.far_display) == "bochs-drm"
 
 
 def test_vgpus_that_a_reboot_lost(ledger: Path, lab: Topology, load: Load, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_resources_are_registered(plugin: Plugin, node: Node, native: dict[str, 
 def test_devices_that_the_host_uses_are_not_given(plugin: Plugin, node: Node) -> None:
     """The card has the NIC with the node's address."""
     assert plugin.reason(BUSY), "it has a reason"
-    node.add_pod("busy", BUSY, "sleep 1000")
+    node.add_pod("busy", {BUSY: 1}, "sleep 1000")
     status = node.wait_for_pod("busy", "Failed")
     assert status["reason"] == "UnexpectedAdmissionError"
     assert "Available: 0" in status["message"], status
@@ -70,7 +70,7 @@ def test_devices_that_the_host_uses_are_not_given(plugin: Plugin, node: Node) ->
 
 
 def test_a_refusal_reaches_the_user(plugin: Plugin, node: Node, lab: Topology, holder: "subprocess.Popen[str]") -> None:
-    node.add_pod("far", FAR, "sleep 1000")
+    node.add_pod("far", {FAR: 1}, "sleep 1000")
     status = node.wait_for_pod("far", "Failed")
     assert status["reason"] == "UnexpectedAdmissionError"
     assert f"process {holder.pid}" in status["message"], status
@@ -81,7 +81,7 @@ def test_a_refusal_reaches_the_user(plugin: Plugin, node: Node, lab: Topology, h
 
 
 def test_a_pod_gets_the_card(plugin: Plugin, node: Node, lab: Topology) -> None:
-    node.add_pod("card", CARD, opens_the_group(lab))
+    node.add_pod("card", {CARD: 1}, opens_the_group(lab))
     node.wait_for_pod("card", "Running")
     node.within(lambda: "opened" in node.said("card"), "the container has opened the node")
     assert drivers(lab) == dict.fromkeys(lab.card, "vfio-pci")
@@ -97,21 +97,11 @@ def test_a_cordoned_device_goes_to_no_pod(plugin: Plugin, node: Node, lab: Topol
     assert plugin.command("kubelet", "cordon", lab.far_display, "--why", "its fan").returncode == 0
     plugin.wait_until_unhealthy(FAR)
     assert "its fan" in plugin.reason(FAR)
-    node.add_pod("again", FAR, "sleep 1000")
+    node.add_pod("again", {FAR: 1}, "sleep 1000")
     assert "Available: 0" in node.wait_for_pod("again", "Failed")["message"]
     assert node.allocations(FAR) == asked
     node.remove_pod("again")
     assert plugin.command("kubelet", "uncordon", lab.far_display).returncode == 0
-
-
-def test_a_cordon_is_no_harm_to_a_pod(plugin: Plugin, node: Node, lab: Topology) -> None:
-    waited = plugin.command("kubelet", "cordon", lab.display, "--why", "its fan", "--wait", "1s")
-    assert (waited.returncode, OWNER in waited.stderr) == (4, True), waited
-    assert "its fan" in plugin.reason(CARD)
-    assert plugin.command("unbind", lab.display, "--yes").returncode == 4
-    assert plugin.command("kubelet", "uncordon", lab.display).returncode == 0
-    assert plugin.reason(CARD) == ""
-    assert node.pod("card")["phase"] == "Running"
 
 
 def registering(node: Node) -> Callable[[], bool]:
@@ -155,7 +145,7 @@ def test_a_pod_is_removed(plugin: Plugin, node: Node, lab: Topology, native: dic
 
 def test_killed_in_allocate(plugin: Plugin, node: Node, lab: Topology, native: dict[str, str | None]) -> None:
     """The plugin is killed as soon as a function of the card has left its driver."""
-    node.add_pod("killed", CARD, opens_the_group(lab))
+    node.add_pod("killed", {CARD: 1}, opens_the_group(lab))
     until = time.monotonic() + 120
     while drivers(lab) == native:
         assert time.monotonic() < until
