@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from vfioctl.host import Host
 
 
+def pytest_collection_finish() -> None:
+    """What is imported and collected stays: the collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def interrupts_are_heard() -> Iterator[None]:
     """A suite started in the background, or with nohup, inherits that signals are ignored; what it tests must not."""

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 
 from tests.unit.conftest import PROGRAM, Answer, Run, answered
 from vfioctl.commands.apply import LARGEST
+from vfioctl.console import changes
 from vfioctl.host import Host
 from vfioctl.kernel.lock import held
 from vfioctl.kernel.simulated.host import Simulated
@@ -297,15 +297,14 @@ class TestHistoryAndHosts:
         assert lines[at - 1] == "[6/8] /sys/bus/pci/drivers/nvidia/unbind <- 0000:43:00.0"
         assert lines[at + 1] == "[1/4] /sys/bus/pci/devices/0000:43:00.0/driver_override <- (an empty line)"
 
-    def test_a_wait_for_another_change_is_reported(self, run: Run) -> None:
+    def test_a_wait_for_another_change_is_reported(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         run("bind gpu1 --simulate hgx8")
         (lock,) = Path(os.environ["XDG_STATE_HOME"]).rglob("*.db.lock")
         with ExitStack() as other:
             other.enter_context(held(lock, wait=0))
-            release = threading.Timer(0.1, other.close)
-            release.start()
+            # it ends when the command waits for it
+            monkeypatch.setattr(changes, "working", lambda *_, **__: other.close())
             answer = run("unbind gpu1 --simulate hgx8")
-            release.join()
         assert answer.code == 0
         first = "waiting for another vfioctl that is changing this host, for at most 10 s"
         assert answer.err.splitlines()[0] == first

@@ -48,6 +48,9 @@ def drawn(renderable: RenderableType, width: int = 80) -> str:
     return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
 
 
+_FUNCTION = TypeAdapter(Function)  # making one takes ten milliseconds
+
+
 def function(address: PciAddress, **facts: object) -> Function:
     known: dict[str, object] = {
         "address": address,
@@ -57,7 +60,7 @@ def function(address: PciAddress, **facts: object) -> Function:
         "subsystem_vendor_id": "10de",
         "subsystem_device_id": "157e",
     }
-    return TypeAdapter(Function).validate_python(known | facts)
+    return _FUNCTION.validate_python(known | facts)
 
 
 def group(number: int, *members: PciAddress, blockers: Iterable[tuple[PciAddress, str]] = ()) -> Group:
