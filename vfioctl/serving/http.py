@@ -19,7 +19,7 @@ from vfioctl.errors import HostError
 
 METRICS, HEALTH = "/metrics", "/healthz"
 """The paths that are served."""
-_log = logging.getLogger("vfioctl.kubelet")
+_log = logging.getLogger("vfioctl.serving")
 _MOST = 16
 """Connections at the same time."""
 _LONGEST = 5.0
@@ -32,15 +32,18 @@ _TEXT = "text/plain; charset=utf-8"
 
 
 class HttpServer:
-    """Serves metrics and health. `listen`: HOST:PORT as the settings check it; port 0 takes any.
+    """Serves metrics and health. `listen`: HOST:PORT as the settings check it; port 0 takes any. `table`: the table of
+    the configuration that has it, for messages.
 
     `metrics` returns the text of /metrics. `health` returns the reasons why the service does not work, none if it
     does: whatever asks restarts the service, so a broken device is none. Both are called in threads."""
 
-    def __init__(self, listen: str, metrics: Callable[[], bytes], health: Callable[[], Sequence[str]]) -> None:
+    def __init__(
+        self, listen: str, metrics: Callable[[], bytes], health: Callable[[], Sequence[str]], *, table: str
+    ) -> None:
         host, _, port = listen.rpartition(":")
         self._address = host.strip("[]"), int(port)
-        self._listen = listen
+        self._listen, self._table = listen, table
         self._metrics, self._health = metrics, health
         self._server: _Server | None = None
 
@@ -56,7 +59,7 @@ class HttpServer:
         except OSError as error:
             raise HostError(
                 f"cannot listen on {self._listen}: {error.strerror or error}",
-                hint="listen in [kubelet] of the configuration names another address; empty for none",
+                hint=f"listen in [{self._table}] of the configuration names another address; empty for none",
             ) from None
         threading.Thread(target=self._server.serve_forever, args=(_POLL,), name="http", daemon=True).start()
 
