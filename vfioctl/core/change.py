@@ -5,7 +5,7 @@ or truncated plan file is detected."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, ClassVar, Self
 
@@ -107,6 +107,11 @@ class Intent(Value):
     verb: str
     done: ClassVar[str] = "changed"
     """The verb's past participle, for messages, such as `bound`."""
+
+    def serves(self, claim: str, changes: Sequence[Change], *, shared: bool) -> bool:
+        """Return whether these changes of a device serve the claim that has it, so that its reservation permits them.
+        `shared`: it has a share of the device."""
+        return False
 
     def title(self) -> str:
         """Return the request in one line, such as `bind 0000:41:00.0 to vfio-pci`."""

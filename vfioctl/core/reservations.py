@@ -26,6 +26,8 @@ class Reservation:
     """False if only a part of it is reserved, such as a VF: others may use other parts, but not change the whole"""
     release: str
     """the command that ends the reservation"""
+    shared: bool = False
+    """Whether it is of a share: of the whole device for guests, but not for what serves shares"""
 
     @property
     def claim(self) -> str:
@@ -39,8 +41,8 @@ class Reservation:
 
     @property
     def part(self) -> str:
-        """The device, or `a part of` it."""
-        return f"{'' if self.whole else 'a part of '}{self.subject}"
+        """The device, or `a part of` it, or `a share of` it."""
+        return f"{'a share of ' if self.shared else '' if self.whole else 'a part of '}{self.subject}"
 
     def conflict(self) -> ClaimConflict:
         """Return the error for somebody else who wants the device."""
@@ -61,6 +63,9 @@ def refuse_reserved(plan: Plan, reservations: Iterable[Reservation], *, acting_f
     """Raise ClaimConflict if the plan changes what is reserved, or relies on it. `acting_for`: whose plan it is."""
     concerned = {fact.subject for fact in plan.facts}
     for reservation in reservations:
+        changes = [change for change in plan.changes if change.subject == reservation.subject]
+        if plan.intent.serves(reservation.claim, changes, shared=reservation.shared):
+            continue
         if reservation.by != acting_for and (
             reservation.subject in plan.subjects or (reservation.whole and reservation.subject in concerned)
         ):
