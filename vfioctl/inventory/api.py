@@ -205,6 +205,12 @@ class InventoryApi:
 
         return read_holders(self._kernel, functions, inventory, processes)
 
+    def device_numbers(self, functions: Sequence[Function]) -> Mapping[PciAddress, frozenset[str]]:
+        """Return the numbers of each function's device files, as `c 195:0`, without files that several GPUs share."""
+        from vfioctl.inventory.probe.holders import read_device_numbers
+
+        return read_device_numbers(self._kernel, functions)
+
     def holders_of_mdevs(
         self, mdevs: Sequence[Uuid], processes: Processes, groups: Mapping[str, int | None] = NO_GROUPS
     ) -> Holders:

@@ -48,6 +48,8 @@ SHARE = "/usr/local/share"
 """Where `vfioctl install` puts manual pages and completions: man(1) and shells look there without any setting."""
 CDI_ETC, CDI_RUN = "/etc/cdi", "/var/run/cdi"
 """Where container runtimes look for CDI files. What is in the second one is gone after a reboot."""
+MPS_CONTROL = "/usr/bin/nvidia-cuda-mps-control"
+"""The program that starts and controls NVIDIA's MPS, where the packages of the driver's programs put it."""
 KATA_CONFIGURATIONS = (
     "/etc/kata-containers/configuration.toml",
     "/usr/share/defaults/kata-containers/configuration.toml",
@@ -56,8 +58,13 @@ KATA_CONFIGURATIONS = (
 """Where Kata Containers looks for its configuration; the first that exists counts."""
 FIRMWARE_FRAMEBUFFERS = ("efi-framebuffer", "simple-framebuffer", "simpledrm", "vesa-framebuffer", "vga16fb")
 """Platform drivers of firmware framebuffers."""
+ALLOWED_RUN = "/run/vfioctl/allowed"
+"""What units could open before vfioctl restricted them: a file for each unit. Gone after a reboot, as its settings."""
 ACCESS_RUN = "/run/vfioctl/access"
 """Who may open the device nodes of claims: a file for each node, which a udev rule imports. Gone after a reboot."""
+MPS_RUN, MPS_LOG = "/run/vfioctl/mps", "/var/log/vfioctl/mps"
+"""What vfioctl notes of each MPS daemon, with the daemon's pipes; and where the daemon logs. The first one is gone
+after a reboot, as the compute modes are."""
 _FUNCTION = frozenset(
     {
         "class", "device", "modalias", "revision", "subsystem_device", "subsystem_vendor", "vendor",

@@ -18,6 +18,8 @@ EFFECTS = frozenset(
     {
         "write",
         "persist",
+        "set_compute_mode",
+        "tell_mps",
         "set_unit",
         "replace_file",
         "replace_link",
@@ -26,6 +28,8 @@ EFFECTS = frozenset(
         "load",
         "rom",
         "tell_libvirt",
+        "refuse_devices",
+        "set_unit_devices",
     }
 )
 READS = frozenset(
@@ -33,6 +37,8 @@ READS = frozenset(
         "read", "link", "children", "has", "device_number", "writable", "directory", "entries", "texts_below",
         "properties", "nvml", "open_nodes", "made_by_root", "below", "claimed", "user", "unit_states", "config",
         "write_ended", "viable", "ask_libvirt", "disk_image", "permissions", "modified",
+        "device_programs", "restricted_cgroups", "unit_devices",
+        "mps_usage", "ask_mps",
     }
 )  # fmt: skip
 

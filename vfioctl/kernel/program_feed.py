@@ -22,7 +22,10 @@ FOLLOWED = "followed"
 
 
 class ProgramFeed(Feed):
-    """The events that `main(word)` of a module writes. It ends when the program does."""
+    """The events that `main(word)` of a module writes. It ends when the program does. Longer lines than `longest_line`
+    end it, and longer details are cut."""
+
+    longest_line, longest_detail = _LONGEST_LINE, _LONGEST_WORD
 
     def __init__(self, module: str, word: str, *, what: str) -> None:
         """`what`: the events, for messages. Raises Lost if the program cannot be started."""
@@ -51,6 +54,11 @@ class ProgramFeed(Feed):
         """Return the pipe from the program."""
         return self._pipe.fileno()
 
+    @property
+    def is_within_line(self) -> bool:
+        """Whether a part of a line was read, whose rest is on its way."""
+        return bool(self._rest)
+
     def read(self) -> list[Notice]:
         """Return the notices that wait. Raises Lost when the program ended or never began to follow; what it wrote
         before is returned first."""
@@ -73,7 +81,7 @@ class ProgramFeed(Feed):
             notice = self._notice(line)
             if notice:
                 notices.append(notice)
-        if len(self._rest) > _LONGEST_LINE:
+        if len(self._rest) > self.longest_line:
             raise self._unfollowed("an answer without end")
         if self._start_until is not None and time.monotonic() > self._start_until:
             raise self._unfollowed(f"no answer within {_START_SECONDS:g} s")
@@ -95,7 +103,7 @@ class ProgramFeed(Feed):
         if action == FOLLOWED:
             self._start_until = None
             return None
-        return self._as_notice(action, subject[:_LONGEST_WORD], detail[:_LONGEST_WORD])
+        return self._as_notice(action, subject[:_LONGEST_WORD], detail[: self.longest_detail])
 
     def _as_notice(self, action: str, subject: str, detail: str) -> Notice:
         return Notice(action, subject, (), detail)

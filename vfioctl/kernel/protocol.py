@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from vfioctl.errors import HostError, KernelRefused
+from vfioctl.kernel.device_lists import DeviceListChanges, DeviceLists
 from vfioctl.kernel.feeds import Feeds
+from vfioctl.kernel.gpu_sharing import GpuSharing
+from vfioctl.kernel.mps import MpsOrders, MpsQuestions
 from vfioctl.kernel.open_nodes import Opened
 from vfioctl.kernel.timeouts import Timeouts
 
@@ -155,7 +158,7 @@ class DiskImages(Protocol):
         """The image at a path, which need not exist: which file it is, and on which image it is based."""
 
 
-class Reader(FileReader, Processes, DiskImages, Feeds, Protocol):
+class Reader(FileReader, Processes, DiskImages, DeviceLists, MpsQuestions, Feeds, Protocol):
     """All methods that read a host. It has none that changes one, so mypy verifies that a probe cannot."""
 
     def survey(
@@ -215,7 +218,7 @@ class Reader(FileReader, Processes, DiskImages, Feeds, Protocol):
         raise KernelRefused(f"/dev/vfio/{group}", errnos.EROFS)
 
 
-class Kernel(Reader, Protocol):
+class Kernel(Reader, DeviceListChanges, MpsOrders, Protocol):
     """All methods that read and change a host. Unless a host has its own, they refuse every change."""
 
     @property
@@ -267,6 +270,10 @@ class Kernel(Reader, Protocol):
     def tell_libvirt(self, uri: str, order: str, *words: str) -> None:
         """Gives libvirt one of the orders of `vfioctl.kernel.libvirt`. Raises what `libvirt.value_of` raises; Stuck."""
         raise _unchanged(self, "libvirt's domains cannot be changed")
+
+    def gpu_sharing(self) -> GpuSharing:
+        """Control groups, and who uses how much GPU time. Raises HostError where no processes run."""
+        raise HostError(f"no processes run on {self.description}", hint="GPU time is measured on the machine itself")
 
     def load(self, module: str) -> None:
         """Loads a module with its dependencies. Raises HostError."""

@@ -40,6 +40,13 @@ def read_holders(kernel: Reader, functions: Sequence[Function], inventory: Inven
     return _sorted_holders(asked, holders, running)
 
 
+def read_device_numbers(kernel: Reader, functions: Sequence[Function]) -> Mapping[PciAddress, frozenset[str]]:
+    """Return the numbers of the device files of each function, as `c 195:0`: see `nodes.device_numbers`."""
+    looked_at = [(function, read_below(kernel, function)) for function in functions]
+    numbers = _index_of_functions(kernel, looked_at).numbers
+    return {f.address: frozenset(n for n, owners in numbers.items() if f.address in owners) for f in functions}
+
+
 def read_mdev_holders(
     kernel: Reader, mdevs: Sequence[Uuid], processes: Processes, known: Mapping[str, int | None]
 ) -> Holders:

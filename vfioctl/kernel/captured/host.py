@@ -15,6 +15,7 @@ from typing import TypeVar
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel import files, untrusted_files
 from vfioctl.kernel.descriptors import closing
+from vfioctl.kernel.device_lists import DeviceLists, DeviceProgram, UnitDevices
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.live.processes import WITHOUT_DEVICES
 from vfioctl.kernel.live.use import refused
@@ -145,10 +146,20 @@ class Captured(Live):
             todo += _entries(here, directory)
         return descendants
 
+    def device_programs(self, cgroup: str) -> Sequence[DeviceProgram]:
+        return DeviceLists.device_programs(self, cgroup)
+
+    def restricted_cgroups(self) -> Sequence[str]:
+        return ()
+
+    def unit_devices(self, cgroup: str) -> UnitDevices | None:
+        return None
+
     def unit_states(self, names: Sequence[str]) -> Mapping[str, str]:
         return {}
 
     viable, permissions = Reader.viable, Reader.permissions
+    mps_usage, ask_mps = Reader.mps_usage, Reader.ask_mps
 
     def nvml(
         self, gpus: Sequence[str], *, types: bool = False, links: bool = False, usage: bool = False

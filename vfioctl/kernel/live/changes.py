@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import errno as errnos
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ from typing import Any
 from vfioctl.errors import HostError, KernelRefused, Stuck
 from vfioctl.kernel import files
 from vfioctl.kernel.live.permissions import set_permissions
-from vfioctl.kernel.live.use import called, never_returned
+from vfioctl.kernel.live.use import called, never_returned, talked
 from vfioctl.kernel.lock import held
+from vfioctl.kernel.mps import refuse_order
 from vfioctl.kernel.timeouts import Timeouts
 from vfioctl.kernel.worker.job import begin
 from vfioctl.kernel.worker.processes import write_ended
@@ -121,6 +122,19 @@ class LiveChange:
         if reason := self._run(what, _NVIDIA_HINT, self._timeouts.default, set_persistence, address, on):
             raise _failed(f"{what} failed", reason)
 
+    def set_compute_mode(self, address: str, mode: str) -> None:
+        self._refuse(f"the compute mode of {address} cannot be set")
+        from vfioctl.kernel.live.nvml import set_compute_mode
+
+        what = f"setting the compute mode of {address} to {mode}"
+        if reason := self._run(what, _NVIDIA_HINT, self._timeouts.default, set_compute_mode, address, mode):
+            raise _failed(f"{what} failed", reason)
+
+    def tell_mps(self, pipes: str, order: str) -> None:
+        refuse_order(order)
+        self._refuse(f"the MPS daemon at {pipes} cannot be told anything")
+        talked(self._workers, pipes, order, fds=self._locks.fds)
+
     def set_unit(self, name: str, *, active: bool) -> None:
         self._refuse(f"{name} cannot be {'started' if active else 'stopped'}")
         from shlex import quote
@@ -130,6 +144,22 @@ class LiveChange:
         what = f"{'starting' if active else 'stopping'} {name}"
         hint = f"systemctl status {quote(name)} says what it waits for"
         code, output = self._run(what, hint, self._timeouts.of("unit"), set_active, name, active)
+        if code:
+            raise _failed(f"{what} failed", output or f"systemctl ended with {code}")
+
+    def refuse_devices(self, cgroup: str, numbers: Sequence[str]) -> None:
+        self._refuse(f"what {cgroup} may open cannot be changed")
+        from vfioctl.kernel.live.device_programs import refuse
+
+        refuse(cgroup, numbers)
+
+    def set_unit_devices(self, unit: str, policy: str, allowed: Sequence[str]) -> None:
+        self._refuse(f"what {unit} may open cannot be changed")
+        from vfioctl.kernel.live.unit_devices import set_devices
+
+        what = f"setting what {unit} may open"
+        hint = "systemctl status says whether systemd answers"
+        code, output = self._run(what, hint, self._timeouts.of("unit"), set_devices, unit, policy, *allowed)
         if code:
             raise _failed(f"{what} failed", output or f"systemctl ended with {code}")
 

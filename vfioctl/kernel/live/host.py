@@ -8,12 +8,13 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel import files, untrusted_files
 from vfioctl.kernel.descriptors import closing
 from vfioctl.kernel.feeds import Feed
+from vfioctl.kernel.gpu_sharing import GpuSharing
 from vfioctl.kernel.live.changes import LiveChange
 from vfioctl.kernel.live.kernel_log import kernel_log
 from vfioctl.kernel.live.permissions import permissions_of
@@ -26,6 +27,7 @@ from vfioctl.kernel.protocol import (
     PCI_DRIVERS,
     Directory,
     DiskImage,
+    Kernel,
     NvmlAnswer,
     Prefixes,
     Unanswered,
@@ -174,6 +176,13 @@ class Live(LiveUse, LiveChange):
         from vfioctl.kernel.live.gpu_errors import GpuErrors
 
         return GpuErrors(gpus)
+
+    def gpu_sharing(self) -> GpuSharing:
+        if self._read_only:  # no processes run in a capture
+            return Kernel.gpu_sharing(cast("Kernel", self))
+        from vfioctl.kernel.live.sharing import LiveSharing
+
+        return LiveSharing()
 
     def viable(self, group: int) -> bool:
         path = f"/dev/vfio/{group}"

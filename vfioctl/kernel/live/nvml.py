@@ -1,4 +1,4 @@
-"""Reads facts about GPUs from NVML, sets the persistence mode. Runs in a worker only: any call may hang for ever."""
+"""Reads facts about GPUs from NVML, sets two of their modes. Runs in a worker only: any call may hang for ever."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
+from vfioctl.kernel.mps import COMPUTE_MODES
 from vfioctl.kernel.protocol import NOT_LISTED, PCI_ADDRESS
 
 NOT_INSTALLED = "the Python module pynvml (nvidia-ml-py) is not installed"
 _NO_SEPARATORS = str.maketrans("|;", "  ")
-_COMPUTE_MODES = {0: "Default", 1: "Exclusive_Thread", 2: "Prohibited", 3: "Exclusive_Process"}  # nvmlComputeMode_t
-_LIBRARY = "libnvidia-ml.so.1"
+_COMPUTE_MODES = dict(enumerate(COMPUTE_MODES))
+LIBRARY = "libnvidia-ml.so.1"
 _NO_LIBRARY, _NO_FUNCTION, _LOST = 12, 13, 15
 _REASONS = {  # by nvmlReturn_t
     4: "NVML refuses it: only root may do that",
     6: NOT_LISTED,
     9: "the nvidia driver does not answer NVML: dmesg | grep -i nvrm",
-    _NO_LIBRARY: f"NVML's library {_LIBRARY} was not found: install the one of the driver's release",
+    _NO_LIBRARY: f"NVML's library {LIBRARY} was not found: install the one of the driver's release",
     _LOST: "the GPU is lost, it no longer answers its driver: dmesg | grep -i xid, then reboot",
     18: "driver and library versions differ: reload the driver or reboot",
 }
@@ -89,7 +90,7 @@ def has_library() -> bool:
     from ctypes import CDLL
 
     try:
-        CDLL(_LIBRARY)
+        CDLL(LIBRARY)
     except OSError:
         return False
     return True
@@ -164,6 +165,22 @@ def reason_of(error: Exception) -> str:
 
 def set_persistence(address: str, on: bool) -> str:  # noqa: FBT001 - a worker gets positional arguments
     """Sets one GPU's persistence mode and reads it back. Returns the reason of a failure, or an empty text."""
+    if reason := _set(address, "PersistenceMode", int(on)):
+        return reason if reason != _UNCHANGED else f"{_UNCHANGED} {'off' if on else 'on'}"
+    return ""
+
+
+def set_compute_mode(address: str, mode: str) -> str:
+    """Sets one GPU's compute mode and reads it back. Returns the reason of a failure, or an empty text."""
+    if reason := _set(address, "ComputeMode", COMPUTE_MODES.index(mode)):
+        return reason if reason != _UNCHANGED else f"{_UNCHANGED} another"
+    return ""
+
+
+_UNCHANGED = "NVML reported success, but the mode is still"
+
+
+def _set(address: str, mode: str, value: int) -> str:
     try:
         import pynvml
     except ImportError:
@@ -171,8 +188,8 @@ def set_persistence(address: str, on: bool) -> str:  # noqa: FBT001 - a worker g
     try:
         pynvml.nvmlInit()
         gpu = handle_of(pynvml, address)
-        pynvml.nvmlDeviceSetPersistenceMode(gpu, int(on))
-        is_set = pynvml.nvmlDeviceGetPersistenceMode(gpu) == int(on)
+        getattr(pynvml, f"nvmlDeviceSet{mode}")(gpu, value)
+        is_set = getattr(pynvml, f"nvmlDeviceGet{mode}")(gpu) == value
     except pynvml.NVMLError as error:
         return reason_of(error)
-    return "" if is_set else f"NVML reported success, but the mode is still {'off' if on else 'on'}"
+    return "" if is_set else _UNCHANGED

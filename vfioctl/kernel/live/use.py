@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 from vfioctl.errors import HostError, KernelRefused, Stuck
 from vfioctl.kernel.descriptors import closing
+from vfioctl.kernel.device_lists import DeviceProgram, UnitDevices
+from vfioctl.kernel.mps import PROGRAM, refuse_question
 from vfioctl.kernel.open_nodes import Opened
 from vfioctl.kernel.protocol import PCI_DEVICES, Descendant
 from vfioctl.kernel.timeouts import Timeouts
@@ -78,6 +80,28 @@ class LiveUse:
 
         return states(names)
 
+    def device_programs(self, cgroup: str) -> Sequence[DeviceProgram]:
+        from vfioctl.kernel.live.device_programs import programs
+
+        return programs(cgroup)
+
+    def restricted_cgroups(self) -> Sequence[str]:
+        from vfioctl.kernel.live.device_programs import restricted
+
+        return restricted()
+
+    def unit_devices(self, cgroup: str) -> UnitDevices | None:
+        from vfioctl.kernel.live.unit_devices import unit_of
+
+        return unit_of(cgroup)
+
+    def mps_usage(self) -> str:
+        return talked(self._workers, "", "", "--help", any_code=True)
+
+    def ask_mps(self, pipes: str, question: str) -> str:
+        refuse_question(question)
+        return talked(self._workers, pipes, question)
+
     def config(self, address: str) -> bytes:
         return self._read_device(f"{PCI_DEVICES}/{address}/config", config_or_errno)
 
@@ -113,6 +137,28 @@ def called(
         raise never_returned(what, hint, late) from None
     except ChildProcessError:
         raise HostError(f"{what} failed: its process was killed", hint="dmesg says if memory ran out") from None
+
+
+def talked(
+    workers: Workers, pipes: str, command: str, *options: str, fds: Sequence[int] = (), any_code: bool = False
+) -> str:
+    """What the control program of MPS answers. Raises HostError, Stuck. `any_code`: also if it reports a failure."""
+    from vfioctl.kernel.live import mps
+
+    what = f"{PROGRAM} {command or ' '.join(options)}"
+    hint = "the NVIDIA driver does not answer: dmesg | tail"
+    code, output = called(
+        workers, what, mps.talk, pipes, command, *options, timeout=2 * mps.SECONDS, fds=fds, hint=hint
+    )
+    if code == mps.NOT_FOUND:
+        raise HostError(f"this host has no MPS: {output}", hint="it comes with NVIDIA's driver: nvidia-compute-utils")
+    if code == mps.NO_ANSWER:
+        raise HostError(f"{what}: no answer within {mps.SECONDS:g} s", hint="journalctl -u 'vfioctl-mps@*' says more")
+    if code and not any_code:
+        error = HostError(f"{what} failed", hint="journalctl -u 'vfioctl-mps@*' says more")
+        error.kernel_said = output[-500:] or f"{PROGRAM} ended with {code}"
+        raise error
+    return str(output)
 
 
 def refused(path: str, error: OSError | ValueError) -> KernelRefused:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from vfioctl.errors import BadDocument, KernelRefused
-from vfioctl.kernel.host_paths import RENEWERS
+from vfioctl.kernel.host_paths import MPS_CONTROL, RENEWERS
 from vfioctl.kernel.paths import resolve
 
 HEADER = "#vfioctl-host 1"
@@ -24,7 +24,7 @@ _OF_BOOT = ("/etc/mdevctl.d/", "/etc/driverctl.d/", "/etc/udev/rules.d/", "/etc/
 _INSTALLED = ("/usr/lib/vfioctl/", "/usr/lib/systemd/system/", "/usr/lib/udev/rules.d/", "/usr/local/share/")
 _RUN = ("/run/libvirt/", "/run/vfioctl/", "/var/run/cdi/")
 _INITRAMFS = ("/etc/initramfs-tools/", "/usr/share/initramfs-tools/", "/usr/lib/dracut/", *RENEWERS)
-ROOTS = (*_OF_KERNEL, *_OF_BOOT, *_INSTALLED, *_INITRAMFS, "/etc/libvirt/", "/etc/cdi/", *_RUN)
+ROOTS = (*_OF_KERNEL, *_OF_BOOT, *_INSTALLED, *_INITRAMFS, "/etc/libvirt/", "/etc/cdi/", MPS_CONTROL, *_RUN)
 _ABOVE_ROOTS = (
     *("/", "/etc", "/etc/udev", "/run", "/var", "/var/run"),
     *("/usr", "/usr/lib", "/usr/lib/systemd", "/usr/lib/udev", "/usr/local", "/usr/share", "/usr/sbin", "/usr/bin"),

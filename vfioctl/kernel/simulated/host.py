@@ -12,13 +12,14 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from vfioctl.errors import HostError, KernelRefused, NotPermitted, Stuck
 from vfioctl.kernel.feeds import Feed
-from vfioctl.kernel.host_paths import ACCESS_RUN, CDI_RUN
+from vfioctl.kernel.host_paths import ACCESS_RUN, ALLOWED_RUN, CDI_RUN, MPS_RUN
 from vfioctl.kernel.lock import held, held_in_memory
 from vfioctl.kernel.protocol import EVERY_LINK, PCI_DEVICES, PCI_DRIVERS, Directory, Prefixes, Unanswered
 from vfioctl.kernel.recorded.host import Recorded, read_tree
 from vfioctl.kernel.recorded.tree import MOST_BYTES, PERMISSIONS, Tree, form
-from vfioctl.kernel.simulated import blocking, class_devices, groups, rules
+from vfioctl.kernel.simulated import blocking, class_devices, groups, mps, rules
 from vfioctl.kernel.simulated.blocking import MANAGING, UNDER_LOCK, block, blocked, release, step_of, subject_of
+from vfioctl.kernel.simulated.device_lists import DeviceTable
 from vfioctl.kernel.simulated.faults import DIE, HANG, HANG_THEN_RETURN, SLOW, Fault, SimulatedDeath, WouldBlock
 from vfioctl.kernel.simulated.files import BOOT_ID, KEPT_ROOTS, boot_file, rebooted, replace, stamp_of
 from vfioctl.kernel.untrusted_files import read_file
@@ -37,7 +38,7 @@ def _one_thread(read: Callable[Concatenate[Recorded, P], T]) -> Callable[Concate
     return waiting
 
 
-class Simulated(Recorded):
+class Simulated(DeviceTable, mps.SimulatedMps):
     """A recorded host that can be written. With a `file`, changes are kept there from one command to the next."""
 
     def __init__(
@@ -138,13 +139,14 @@ class Simulated(Recorded):
 
     def set_unit(self, name: str, *, active: bool) -> None:
         with self._effect(f"unit:{name}", "active" if active else "inactive"):
+            mps.set_unit(self.tree, name, active=active)
             if f"unit:{name}" not in self.tree.properties:
                 raise HostError(f"{name} cannot be {'started' if active else 'stopped'}: no such unit")
             class_devices.set_unit(self.tree, name, active=active)
 
     def replace_file(self, path: str, text: str | None) -> None:
         with self._effect(path, text or ""):
-            if not path.startswith((*KEPT_ROOTS, f"{CDI_RUN}/", f"{ACCESS_RUN}/")):
+            if not path.startswith((*KEPT_ROOTS, f"{CDI_RUN}/", f"{ACCESS_RUN}/", f"{ALLOWED_RUN}/", f"{MPS_RUN}/")):
                 raise HostError(f"{path} could not be written: a simulated host has no such directory")
             resolved = self.tree.resolve(path, follow_last=False)
             self.tree.remove(resolved)
