@@ -9,22 +9,24 @@ from dataclasses import replace
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from vfioctl.binding.model.conditions import GPU_SERVICES
 from vfioctl.console.words import counted
+from vfioctl.core.locations import import_object
 from vfioctl.errors import BadSpec, NoCapacity, VfioctlError, some_of
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.numa_affinity import on_nodes
-from vfioctl.inventory.model.scope import scope_of
 from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.choosing.preconditions import exceeded, is_called, refusal, refusal_of_mdev
 from vfioctl.placement.choosing.preferred import on_few_nodes
+from vfioctl.placement.choosing.shares import why_no_share, why_unnamed
 from vfioctl.placement.explaining.reasons import no_capacity, why_not_isolated
 from vfioctl.placement.model.capacity import Capacity, Context, VgpuCreation
 from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.placement.model.settings import Missing, missing_in
+from vfioctl.placement.model.share import WHOLE
 from vfioctl.placement.place import candidates, place, preferred, refused
 from vfioctl.placement.probe.capacity import read_capacity, read_total_pages
 from vfioctl.placement.probe.topology import read_online
+from vfioctl.placement.probe.users import holders, in_use
 from vfioctl.units import Uuid
 from vfioctl.vgpu.model.kinds import MDEV
 
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["NO_CONTEXT", "PlacementApi", "exceeded", "place", "why_not_isolated"]
 NO_CONTEXT = Context()
 _CLAIMS = "claims"
+_NOT_OF_IT = "the resource does not have it, or it is cordoned"
 _ANYBODY = "user/anybody"
 """Who asks where no quota counts."""
 _TOO_FEW = "it has room for one, but not for all"
@@ -66,28 +69,40 @@ class PlacementApi:
         and what is near them, if it asks for nothing else. Raises BadSpec for an unknown NUMA node, NoCapacity if the
         vGPUs do not fit."""
         # NVML takes long, and reports no more of the devices than their memory and names
-        nvml = bool(request.memory_min or request.model)
+        nvml = bool(request.memory_min or request.model or request.is_native)
         alone = near and request.names_all
         read_of = self._devices.inventory(nvml=nvml, near=request.devices if alone else None)
         inventory = on_nodes(read_of, context.nodes)
         _refuse_unknown_node(request, inventory)
-        settings, links, cpus = self._session.settings(_CLAIMS), request.gpus > 1, request.cpus > 0
+        settings, links = self._session.settings(_CLAIMS), request.gpus > 1 or request.cores > WHOLE
         if alone:
             read = Capacity(inventory=inventory, taken=taken, settings=settings)
         else:
-            read = read_capacity(self._session.kernel, inventory, taken, settings, links=links, cpus=cpus)
+            read = read_capacity(self._session.kernel, inventory, taken, settings, links=links, cpus=request.cpus > 0)
         guests = {cpu: guest for cpu, guest in read.pinned.items() if cpu not in context.own_cpus}
         capacity = replace(
             read,
             parents=self._parents(request),
             pinned={**guests, **context.pinned},
-            held=context.held,
+            held={**self._unfit(request, inventory), **context.held},
             realtime=request.realtime,
             previews=context.previews,
         )
         if request.vgpu:
             return replace(capacity, creation=self._creation(request, capacity))
-        return replace(capacity, held={**context.held, **self._held(request, capacity)}) if request.gpus else capacity
+        if request.gpus or request.cores >= WHOLE:
+            return replace(capacity, held={**capacity.held, **self._held(request, capacity)})
+        return capacity
+
+    def _unfit(self, request: ClaimRequest, inventory: Inventory) -> Mapping[PciAddress, str]:
+        """Return what later subsystems say against GPUs for this request."""
+        session, reasons = self._session, dict[PciAddress, str]()
+        for row in session.subsystems:
+            if row.unfit and request.is_native:
+                reasons.update(import_object(row.unfit)(session, request, inventory))
+            if row.occupied:
+                reasons.update(import_object(row.occupied)(session, request))
+        return reasons
 
     def online_cpus(self) -> Collection[int] | None:
         """Return the CPUs that are online; None if they cannot be read."""
@@ -100,43 +115,15 @@ class PlacementApi:
     def holders(
         self, functions: Sequence[Function], mdevs: Sequence[Uuid], inventory: Inventory, *, drivers: bool
     ) -> tuple[Holder, ...]:
-        """Return who has these devices open, so that they cannot be given to others. `drivers`: also who has a function
-        that is with its host driver; services that only monitor it do not count."""
-        from vfioctl.inventory.model.holders import HolderKind
-
-        devices = self._devices
-        functions = [f for f in functions if (not devices.is_free(f.iommu_group) if f.serves_guests else drivers)]
-        mdevs = devices.perhaps_open(mdevs) if mdevs else ()
-        if not (functions or mdevs):
-            return ()
-        processes = devices.processes()
-        holders = devices.holders_of(functions, inventory, processes).holders if functions else ()
-        if mdevs:
-            holders = (*holders, *devices.holders_of_mdevs(mdevs, processes).holders)
-        kinds = (HolderKind.PROCESS, HolderKind.GUEST, HolderKind.VFIO_GROUP, HolderKind.DISK, HolderKind.NETWORK)
-        return tuple(holder for holder in holders if holder.kind in kinds and holder.unit not in GPU_SERVICES)
+        """See `vfioctl.placement.probe.users.holders`."""
+        return holders(self._devices, functions, mdevs, inventory, drivers=drivers)
 
     def _held(self, request: ClaimRequest, capacity: Capacity) -> Mapping[PciAddress, str]:
         """Return which GPUs that could be chosen are in use, each with by whom: their change would be refused."""
         refusals = refused(request, capacity)
         free = [gpu for gpu in candidates(capacity) if gpu.address not in refusals]
-        return self._in_use(free, capacity.inventory, drivers=request.bind)
-
-    def _in_use(
-        self, functions: Sequence[Function], inventory: Inventory, *, drivers: bool
-    ) -> Mapping[PciAddress, str]:
-        scopes = {
-            function.address: (function.address, *scope.own, *scope.foreign)
-            for function in functions
-            for scope in (scope_of(inventory, (function.address,)),)
-        }
-        together = dict.fromkeys(address for scope in scopes.values() for address in scope)
-        try:
-            refusing = self.holders([inventory.by_address[f] for f in together], (), inventory, drivers=drivers)
-        except VfioctlError:  # it is raised again when the plan is made for the claim
-            return {}
-        names = {gpu: [holder.name for holder in refusing if holder.address in scope] for gpu, scope in scopes.items()}
-        return {gpu: f"held by {some_of(dict.fromkeys(holders), 2)}" for gpu, holders in names.items() if holders}
+        native = request.is_native
+        return in_use(self._devices, free, capacity.inventory, drivers=request.bind or native, alone=native)
 
     def why_not(
         self, functions: Sequence[Function], inventory: Inventory, taken: Taken, *, bind: bool
@@ -147,7 +134,36 @@ class PlacementApi:
         request = ClaimRequest(owner=_ANYBODY, gpus=1, bind=bind)
         reasons = {f.address: why for f in functions if (why := refusal(f, request, capacity, [f.address]))}
         free = [function for function in functions if function.address not in reasons]
-        return {**reasons, **self._in_use(free, inventory, drivers=bind)}
+        return {**reasons, **in_use(self._devices, free, inventory, drivers=bind)}
+
+    def why_no_share(
+        self, gpus: Sequence[Function], inventory: Inventory, taken: Taken, *, cores: int = 0, memory: int = 0
+    ) -> Mapping[PciAddress, str]:
+        """Return why `native_gpus` would not choose these GPUs for so much of one."""
+        unfit = self._unfit(ClaimRequest(owner=_ANYBODY, cores=cores, gpu_memory=memory), inventory)
+        capacity = Capacity(inventory=inventory, taken=taken, settings=self._session.settings(_CLAIMS), held=unfit)
+        reasons = {}
+        for gpu in gpus:
+            asked = ClaimRequest(owner=_ANYBODY, devices=(gpu.address,), cores=cores, gpu_memory=memory)
+            reasons[gpu.address] = why_no_share(gpu, asked, capacity) or why_unnamed(gpu)
+        return {gpu: why for gpu, why in reasons.items() if why}
+
+    def native_gpus(
+        self, request: ClaimRequest, match: Collection[str], taken: Taken, but: Collection[str] = ()
+    ) -> tuple[PciAddress, ...]:
+        """Return the GPUs that a request for GPUs with their host driver would get. `match`: words of which one means
+        each of them, as in `are_of`; a boot display is chosen only by them. `but`: GPUs that are not chosen. Nor are
+        those that NVIDIA's container toolkit cannot name. Raises NoCapacity, BadSpec."""
+        capacity = self.read(request, taken)
+        functions = capacity.inventory.functions
+        ours = self.are_of(match, functions)
+        others = {f.address: _NOT_OF_IT for f in functions if f.address not in ours or f.address in but}
+        unnamed = {gpu.address: why for gpu in capacity.inventory.gpus if (why := why_unnamed(gpu))}
+        if match:
+            functions = tuple(replace(f, boot_vga=f.boot_vga and f.address not in ours) for f in functions)
+        inventory = replace(capacity.inventory, functions=functions)
+        placement = place(request, replace(capacity, inventory=inventory, held={**capacity.held, **unnamed, **others}))
+        return tuple(PciAddress(share.address) for share in placement.shares)
 
     def why_not_mdevs(self, mdevs: Mapping[Uuid, str], inventory: Inventory, taken: Taken) -> Mapping[Uuid, str]:
         """Return why a claim would not get mediated devices that exist, as `why_not` does. `mdevs`: with parents."""

@@ -11,8 +11,8 @@ from vfioctl.errors import BadSpec, NoCapacity, UnknownDevice
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.preconditions import refuse_unread
 from vfioctl.inventory.model.values import PciAddress, Subject
-from vfioctl.placement.choosing.gpus import BRIDGES, Pool
-from vfioctl.placement.choosing.node_resources import UNKNOWN_NODE, NodeResources, node_of
+from vfioctl.placement.choosing.gpus import Pool
+from vfioctl.placement.choosing.node_resources import UNKNOWN_NODE
 from vfioctl.placement.choosing.preconditions import (
     BOOT_DISPLAY,
     model_of,
@@ -20,11 +20,15 @@ from vfioctl.placement.choosing.preconditions import (
     refusal,
     refusal_of_mdev,
     refusals,
+    why_not_whole,
 )
-from vfioctl.placement.explaining.reasons import no_capacity, rejections, too_few, why_nearby, why_these, why_unknown
+from vfioctl.placement.choosing.shares import best, total_of, why_no_share, words_of
+from vfioctl.placement.explaining.nearby import nearby_of
+from vfioctl.placement.explaining.reasons import no_capacity, rejections, too_few, why_nearby, why_these
 from vfioctl.placement.model.capacity import Capacity, VgpuCreation
 from vfioctl.placement.model.placement import NewVgpus, Placement, Rejection
 from vfioctl.placement.model.request import ClaimRequest
+from vfioctl.placement.model.share import WHOLE, GpuShare
 from vfioctl.units import Uuid
 from vfioctl.vgpu.model.kinds import creates, place_and_type
 
@@ -43,6 +47,8 @@ def place(request: ClaimRequest, capacity: Capacity) -> Placement:
 def _placed(request: ClaimRequest, capacity: Capacity) -> Placement:
     if capacity.creation:
         return _new_vgpus(request, capacity, capacity.creation)
+    if request.is_native:
+        return (_share if request.is_share else _native)(request, capacity)
     if request.gpus and request.devices:
         return _chosen_beside(request, capacity)
     if request.devices or request.exact_cpus or request.exact_hugepages or (request.cpus and not request.gpus):
@@ -55,13 +61,19 @@ def _placed(request: ClaimRequest, capacity: Capacity) -> Placement:
 def place_near(vgpus: Sequence[NewVgpus], request: ClaimRequest, capacity: Capacity) -> Placement:
     """Return CPUs and hugepages for new vGPUs, whose parents others have chosen. Raises NoCapacity."""
     functions: Mapping[str, Function] = {function.address: function for function in capacity.inventory.functions}
-    placement = _nearby(request, capacity, (), [functions.get(vgpu.parent) for vgpu in vgpus])
+    placement = nearby_of(request, capacity, (), [functions.get(vgpu.parent) for vgpu in vgpus])
     return replace(placement, vgpus=tuple(vgpus))
 
 
 def refused(request: ClaimRequest, capacity: Capacity) -> Mapping[PciAddress, str]:
     """Return why each GPU that is no VF cannot be chosen, or why no vGPU may be created on it; others are left out."""
+    if request.is_native:
+        return _unfit(request, capacity, candidates(capacity))
     return refusals(request, capacity, candidates(capacity))
+
+
+def _unfit(request: ClaimRequest, capacity: Capacity, gpus: Sequence[Function]) -> Mapping[PciAddress, str]:
+    return {gpu.address: why for gpu in gpus if (why := why_not_whole(gpu, request, capacity))}
 
 
 def candidates(capacity: Capacity, *, virtual: bool = False) -> Sequence[Function]:
@@ -93,8 +105,65 @@ def _other_cards(
             yield Rejection(name, "", why or _FREE, free=not why)
 
 
-def _chosen(request: ClaimRequest, capacity: Capacity) -> Placement:
-    pool, chosen, others = _gpus_for(request, capacity)
+def _share(request: ClaimRequest, capacity: Capacity) -> Placement:
+    """Return the GPU that gives a share. Raises NoCapacity with the reason of each that cannot."""
+    gpus = _native_candidates(request, capacity)
+    reasons = {gpu.address: why for gpu in gpus if (why := why_no_share(gpu, request, capacity))}
+    free = [gpu for gpu in gpus if gpu.address not in reasons]
+    if over := over_quota(request, capacity, 1):
+        raise no_capacity(over, gpus, {**dict.fromkeys((gpu.address for gpu in free), over), **reasons})
+    if not free:
+        words = GpuShare("", request.cores, request.gpu_memory).words
+        raise no_capacity(f"no GPU can give a share of {words}", gpus, reasons)
+    gpu = best(request, capacity, free)
+    share = _share_of(gpu, request.cores, request)
+    choice = "the one with the most free" if request.spread else "the one with the least free that fits"
+    chosen = f"{gpu.address} had {words_of(gpu, capacity)}" + (
+        f": {choice}" if free[1:] and not request.devices else ""
+    )
+    others = (
+        Rejection(other.address, other.title, reasons.get(other.address, words_of(other, capacity)), other in free)
+        for other in gpus
+        if other is not gpu
+    )
+    placement = nearby_of(request, capacity, (), [gpu])
+    return replace(placement, shares=(share,), why=(chosen, *placement.why), others=tuple(others))
+
+
+def _native(request: ClaimRequest, capacity: Capacity) -> Placement:
+    """Return whole GPUs that stay with their host driver, as close to each other as those for guests."""
+    gpus = _native_candidates(request, capacity)
+    reasons = _unfit(request, capacity, gpus)
+    whole = replace(request, cores=0, gpus=0 if request.devices else request.cores // WHOLE, bind=False)
+    if request.devices:
+        bad = [Rejection(gpu.address, gpu.title, reasons[gpu.address]) for gpu in gpus if gpu.address in reasons]
+        placement = _given(whole, capacity, {gpu.address: gpu for gpu in gpus}, bad)
+    else:
+        placement = _chosen(whole, capacity, (gpus, reasons))
+    chosen = (capacity.inventory.by_address[address] for address in placement.functions)
+    return replace(placement, devices=(), shares=tuple(_share_of(gpu, WHOLE, request) for gpu in chosen))
+
+
+def _native_candidates(request: ClaimRequest, capacity: Capacity) -> Sequence[Function]:
+    """Return the GPUs that a request for native ones may mean: those that it names, or all. Raises BadSpec."""
+    named = [_of(capacity, device) for device in request.devices if isinstance(device, PciAddress)]
+    gpus = [gpu for gpu in named if gpu and gpu.is_gpu and not gpu.is_vf]
+    if len(gpus) != len(request.devices):
+        raise BadSpec("only physical GPUs can be shared or given to containers", hint="name a GPU, such as gpu0")
+    return gpus or candidates(capacity)
+
+
+def _share_of(gpu: Function, cores: int, request: ClaimRequest) -> GpuShare:
+    uuid, total = gpu.nvml.uuid if gpu.nvml else None, total_of(gpu) or 0
+    return GpuShare(gpu.address, cores, request.gpu_memory, total, gpu.identity, uuid or "", request.enforce)
+
+
+_Judged = tuple[Sequence[Function], Mapping[PciAddress, str]]
+"""GPUs that a request may mean, and why some of them cannot be chosen."""
+
+
+def _chosen(request: ClaimRequest, capacity: Capacity, judged: _Judged | None = None) -> Placement:
+    pool, chosen, others = _gpus_for(request, capacity, judged)
     nodes = pool.used_nodes(chosen)
     nearby = pool.node_resources.nearby(nodes)
     return Placement(
@@ -116,10 +185,14 @@ def _chosen_beside(request: ClaimRequest, capacity: Capacity) -> Placement:
     return replace(placement, why=(*why_these(pool, chosen), *placement.why), others=others)
 
 
-def _gpus_for(request: ClaimRequest, capacity: Capacity) -> tuple[Pool, tuple[PciAddress, ...], tuple[Rejection, ...]]:
+def _gpus_for(
+    request: ClaimRequest, capacity: Capacity, judged: _Judged | None = None
+) -> tuple[Pool, tuple[PciAddress, ...], tuple[Rejection, ...]]:
     """Return the GPUs that can be chosen, those that are, and why not each other one. Raises NoCapacity."""
-    gpus = candidates(capacity, virtual=request.virtual)
-    reasons = refusals(request, capacity, gpus)
+    if judged is None:
+        gpus = candidates(capacity, virtual=request.virtual)
+        judged = gpus, refusals(request, capacity, gpus)
+    gpus, reasons = judged
     free = tuple(gpu.address for gpu in gpus if gpu.address not in reasons)
     if over := over_quota(request, capacity, request.gpus):
         raise no_capacity(over, gpus, {**dict.fromkeys(free, over), **reasons})
@@ -166,6 +239,14 @@ def _named(request: ClaimRequest, capacity: Capacity) -> Placement:
             reason = refusal_of_mdev(device, function or capacity.parents[Uuid(device)], capacity)
         if reason:
             bad.append(Rejection(device, titles[device], reason))
+    return _given(request, capacity, functions, bad)
+
+
+def _given(
+    request: ClaimRequest, capacity: Capacity, functions: Mapping[Subject, Function | None], bad: Sequence[Rejection]
+) -> Placement:
+    """Return the placement of devices that are named. `bad`: those that cannot be given. Raises NoCapacity."""
+    titles = {device: function.title if function else "" for device, function in functions.items()}
     if bad:
         more = f", nor {len(bad) - 1} more" if bad[1:] else ""
         error = no_capacity(f"{bad[0].device} cannot be claimed{more}: {bad[0].reason}", (), {}, bad)
@@ -176,7 +257,7 @@ def _named(request: ClaimRequest, capacity: Capacity) -> Placement:
     gpus = sum(bool(isinstance(device, Uuid) or (f and f.is_gpu)) for device, f in functions.items())
     if over := over_quota(request, capacity, gpus):
         raise no_capacity(over, (), {}, [Rejection(device, title, over) for device, title in titles.items()])
-    return _nearby(request, capacity, request.devices, [*functions.values()])
+    return nearby_of(request, capacity, request.devices, [*functions.values()])
 
 
 def _of(capacity: Capacity, device: Subject) -> Function | None:
@@ -191,46 +272,3 @@ def _of(capacity: Capacity, device: Subject) -> Function | None:
     if parent is None and device not in capacity.parents:
         raise UnknownDevice(f"there is no mediated device {device} here", next_command="vfioctl vgpu list")
     return parent
-
-
-def _nearby(
-    request: ClaimRequest, capacity: Capacity, devices: Sequence[Subject], functions: Sequence[Function | None]
-) -> Placement:
-    nodes = {UNKNOWN_NODE: 1} if request.cpus and not devices and not functions else dict[int, int]()
-    unknown = []
-    for index, (function, weight) in enumerate(zip(functions, _weights(devices, functions), strict=True)):
-        node = node_of(function, capacity) if function else None
-        if node is None and devices and weight:
-            unknown.append(devices[index])
-        number = UNKNOWN_NODE if node is None else node
-        nodes[number] = nodes.get(number, 0) + weight
-    nodes, rooms = dict(sorted(nodes.items())), NodeResources(request, capacity)
-    if request.numa == "same" and len(nodes) > 1:
-        names = ", ".join("unknown" if node == UNKNOWN_NODE else str(node) for node in nodes)
-        raise no_capacity(f"the devices are on NUMA nodes {names}, not on one", (), {})
-    if missing := rooms.missing_and_needed(nodes):
-        hint = "ask for less, or for devices of more NUMA nodes"
-        raise no_capacity(f"the NUMA nodes of the devices have {missing}", (), {}, hint=hint)
-    if missing := rooms.missing_exactly():
-        raise no_capacity(missing, (), {})
-    nearby = rooms.nearby(nodes)
-    return Placement(
-        devices=tuple(devices),
-        cpus=request.exact_cpus or nearby.cpus,
-        hugepages=request.exact_hugepages or nearby.hugepages,
-        nodes=tuple(node for node in nodes if node != UNKNOWN_NODE),
-        why=(*why_unknown(unknown, capacity), *why_nearby(request, capacity, nearby)),
-    )
-
-
-def _weights(devices: Sequence[Subject], functions: Sequence[Function | None]) -> Sequence[int]:
-    """Return how much each counts for the shares of nodes: a card once, bridges only if there is nothing else."""
-    named, cards, weights = {*devices}, set[str](), []
-    for function in functions:
-        if function is None:
-            weights.append(1)
-            continue
-        is_part = not function.is_vf and function.address in named and function.address.slot in cards
-        cards.add(function.address.slot)
-        weights.append(int(not (is_part or function.class_code.startswith(BRIDGES))))
-    return weights if any(weights) else [1] * len(weights)

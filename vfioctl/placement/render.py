@@ -13,6 +13,7 @@ from vfioctl.console.words import counted, listed
 from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.model.placement import NewVgpus, Placement
+from vfioctl.placement.model.share import GpuShare
 from vfioctl.units import format_cpu_list, format_size
 
 _CHOSEN = (Column("DEVICE"), Column("GPU"), Column("NUMA", right=True), Column("GROUP", right=True), Column("NAME"))
@@ -22,6 +23,14 @@ _VGPUS = (
     Column("NUMA", right=True),
     Column("NUMBER", right=True),
     Column("TYPE"),
+    Column("NAME"),
+)
+_SHARES = (
+    Column("ON"),
+    Column("GPU"),
+    Column("NUMA", right=True),
+    Column("CORES", right=True),
+    Column("MEMORY", right=True),
     Column("NAME"),
 )
 _OTHERS = (Column("NOT CHOSEN"), Column("GPU"), Column("NAME", optional=True), Column("WHY NOT"))
@@ -40,6 +49,8 @@ def placement_page(placement: Placement, inventory: Inventory, *, width: int) ->
 def _chosen(placement: Placement, inventory: Inventory, width: int) -> Iterator[RenderableType]:
     if placement.vgpus:
         return table(_VGPUS, [_vgpus(vgpu, inventory) for vgpu in placement.vgpus], width)
+    if placement.shares:
+        return table(_SHARES, [_share(share, inventory) for share in placement.shares], width)
     return table(_CHOSEN, [_row(device, inventory) for device in placement.devices], width)
 
 
@@ -49,6 +60,16 @@ def _vgpus(vgpus: NewVgpus, inventory: Inventory) -> tuple[str, ...]:
         return vgpus.parent, "", "", str(vgpus.count), vgpus.type, ""
     gpu = inventory.gpu_names.get(function.physfn or function.address, "")
     return vgpus.parent, gpu, _node(function), str(vgpus.count), vgpus.type, function.title
+
+
+def _share(share: GpuShare, inventory: Inventory) -> tuple[str, ...]:
+    function = inventory.by_address.get(PciAddress(share.address))
+    memory = "all" if share.is_whole else format_size(share.memory) if share.memory else ""
+    cores = f"{share.cores}" if share.cores else ""
+    if function is None:
+        return share.address, "", "", cores, memory, ""
+    gpu = inventory.gpu_names.get(function.address, "")
+    return share.address, gpu, _node(function), cores, memory, function.title
 
 
 def _node(function: Function) -> str:

@@ -15,8 +15,10 @@ from vfioctl.placement.model.capacity import Capacity
 from vfioctl.placement.model.claims import PROVISIONAL, Owner, Taken
 from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.placement.model.settings import ClaimSettings, Mode
+from vfioctl.placement.model.share import COMPUTE_DRIVERS
 from vfioctl.units import format_size
 
+_NVIDIA = "10de"
 BOOT_DISPLAY = "it is the boot display"
 GB = 10**9
 _IN_NAME = re.compile(r"(?<![0-9])([0-9]{1,4}) ?GB\b", re.ASCII | re.IGNORECASE)
@@ -43,6 +45,8 @@ def refusal_of_mdev(mdev: Subject, parent: Function | str, capacity: Capacity) -
     for subject, what in ((mdev, ""), (name, f"its parent {name} is ")):
         if subject in claims:
             return f"{what}{_claimed(claims[subject])}"
+    if shares := _of_containers(name, capacity):
+        return f"its parent {name}: {shares}"
     if isinstance(parent, str):
         return ""
     return _marked(parent) or _reserved(parent, capacity) or _of_mode(parent, capacity, (Mode.VGPU,))
@@ -57,6 +61,8 @@ def _reasons(
         yield f"the IOMMU is off: {inventory.iommu.reason or 'VFIO needs it'}"
     yield _marked(function)
     yield _taken(function, capacity, scope, shared=bool(request.vgpu))
+    if pf and (shares := _of_containers(pf.address, capacity)):
+        yield f"its PF {pf.address}: {shares}"
     yield _reserved(function, capacity) or (_reserved(pf, capacity) if pf else "")
     if function.boot_vga and not (named and (function.on_vfio or capacity.previews)):
         yield BOOT_DISPLAY
@@ -78,6 +84,42 @@ def _reasons(
         yield "its NUMA node is not known"
 
 
+def native_reasons(gpu: Function, request: ClaimRequest, capacity: Capacity) -> Iterator[str]:
+    """Yield why a GPU cannot be given to containers with its host driver, whole or in shares; empty where it can be."""
+    yield _marked(gpu)
+    if gpu.address in capacity.taken.whole:
+        yield _claimed(capacity.taken.whole[gpu.address])
+    if gpu.address not in capacity.taken.shares and (parts := capacity.taken.shared.get(gpu.address)):
+        yield f"parts of it are {', '.join(_claimed(part) for part in parts[:3])}"
+    yield _reserved(gpu, capacity)
+    yield _of_mode(gpu, capacity, (Mode.HOST,))
+    yield _divided(gpu)
+    if gpu.boot_vga and not request.devices:
+        yield BOOT_DISPLAY
+    if gpu.on_vfio:
+        yield f"it is on {gpu.driver}, for guests"
+    elif not gpu.driver:
+        yield "no driver has it"
+    elif gpu.driver not in COMPUTE_DRIVERS:
+        yield f"its driver {gpu.driver} runs no programs on it"
+    if gpu.nvml and gpu.nvml.mig_mode:
+        yield "MIG is on: its instances are given by NVIDIA's device plugin"
+    yield capacity.held.get(gpu.address, "")
+    yield from _unlike(gpu, request, capacity)
+    node = node_of(gpu, capacity)
+    if isinstance(request.numa, int) and node != request.numa:
+        yield "its NUMA node is not known" if node is None else f"it is on NUMA node {node}"
+
+
+def why_not_whole(gpu: Function, request: ClaimRequest, capacity: Capacity) -> str:
+    """Return why a whole GPU cannot be given to containers with its host driver; empty if it can. What travels with it
+    to a guest, such as others of its IOMMU group, does not count: it stays where it is."""
+    reasons = (*native_reasons(gpu, request, capacity), _of_containers(gpu.address, capacity))
+    if request.numa == "same" and node_of(gpu, capacity) is None:
+        reasons = (*reasons, "its NUMA node is not known")
+    return next(filter(None, reasons), "")
+
+
 def _marked(function: Function) -> str:
     return f"it is {function.mark.kind}: {function.mark.why}" if function.mark else ""
 
@@ -93,7 +135,7 @@ def _taken(function: Function, capacity: Capacity, scope: Scope, *, shared: bool
         return _claimed(taken.whole[function.address])
     if function.physfn and function.physfn in taken.whole:
         return f"its PF {function.physfn} is {_claimed(taken.whole[function.physfn])}"
-    if shared:
+    if shared and function.address not in taken.shares:
         return ""
     if parts := taken.shared.get(function.address):
         return f"parts of it are {', '.join(_claimed(part) for part in parts[:3])}"
@@ -101,6 +143,12 @@ def _taken(function: Function, capacity: Capacity, scope: Scope, *, shared: bool
         if other in taken.whole:
             return f"{other}, which travels with it, is {_claimed(taken.whole[other])}"
     return ""
+
+
+def _of_containers(gpu: str, capacity: Capacity) -> str:
+    """Return which claims have shares of a GPU: no part of it goes to a guest."""
+    parts = capacity.taken.shared.get(gpu, ()) if gpu in capacity.taken.shares else ()
+    return f"shares of it are {', '.join(_claimed(part) for part in parts[:3])}" if parts else ""
 
 
 def _reserved(function: Function, capacity: Capacity) -> str:
@@ -141,7 +189,7 @@ def _unlike(function: Function, request: ClaimRequest, capacity: Capacity) -> It
     if request.memory_min:
         memory = memory_of(function)
         if memory is None:
-            yield "its memory is not known: NVML reports it while the GPU is on the nvidia driver"
+            yield unknown_memory(function)
         elif memory < request.memory_min:
             yield f"it has {format_size(memory)} of memory"
 
@@ -174,6 +222,13 @@ def memory_of(function: Function) -> int | None:
         return function.nvml.memory_bytes
     named = _IN_NAME.search(function.device_name or "")
     return int(named[1]) * GB if named else None
+
+
+def unknown_memory(function: Function) -> str:
+    """Return why the memory of a GPU is not known."""
+    if function.vendor_id == _NVIDIA:
+        return "its memory is not known: NVML reports it while the GPU is on the nvidia driver"
+    return "its memory is not known: vfioctl reads it of NVIDIA's GPUs only"
 
 
 def over_quota(request: ClaimRequest, capacity: Capacity, gpus: int) -> str:

@@ -9,6 +9,7 @@ from typing import NamedTuple, Self
 
 from vfioctl.core.frozen import value_class
 from vfioctl.errors import BadSpec
+from vfioctl.placement.model.share import GpuShare
 
 _FORMS = {"vm": 1, "pod": 3, "user": 1}
 """The number of names that follow each kind."""
@@ -63,6 +64,8 @@ class Taken:
     cpus: Mapping[int, tuple[str, Owner]] = field(default_factory=dict)
     hugepages: Mapping[tuple[int, int], int] = field(default_factory=dict)
     """Pages by node and size in bytes."""
+    shares: Mapping[str, tuple[GpuShare, ...]] = field(default_factory=dict)
+    """Shares of GPUs that stay with their host driver, by the GPU's address."""
     owners: Mapping[Owner, int] = field(default_factory=dict)
     """The number of GPUs that each owner has, for quotas."""
     labels: Mapping[tuple[str, str], int] = field(default_factory=dict)

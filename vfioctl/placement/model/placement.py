@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from vfioctl.core.frozen import value_class
 from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.model.claims import Hugepages
+from vfioctl.placement.model.share import GpuShare
 from vfioctl.units import format_cpu_list
 
 WARNING = "warning: "
@@ -34,6 +37,26 @@ class NewVgpus:
 
 
 @value_class
+class NativeShare:
+    """A share of a GPU that stays with its host driver, as JSON has it."""
+
+    address: str
+    """The GPU's PCI address."""
+    cores: int
+    """Hundredths of the GPU; 100 is the whole GPU."""
+    memory: int
+    """Bytes; 0: none is reserved, or all of a whole GPU."""
+    enforce: str
+    """The enforcement that was asked for; empty for the strongest that the host has."""
+    cdi: str
+    """The name that NVIDIA's container toolkit gives to the GPU; empty if it has none."""
+
+    @classmethod
+    def of(cls, share: GpuShare) -> Self:
+        return cls(share.address, share.cores, share.memory, share.enforce, share.cdi)
+
+
+@value_class
 class NodeHugepages:
     """Hugepages of one size (bytes) on one NUMA node, as JSON has them."""
 
@@ -58,6 +81,8 @@ class Placement:
     """Each other GPU of the host, with the reason."""
     vgpus: tuple[NewVgpus, ...] = ()
     """The vGPUs that are created, if the request is for such."""
+    shares: tuple[GpuShare, ...] = ()
+    """Shares of GPUs that stay with their host driver, or all of such GPUs, if the request is for such."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -74,6 +99,7 @@ class Placement:
         return PlacementDocument(
             devices=self.devices,
             vgpus=self.vgpus,
+            shares=tuple(NativeShare.of(share) for share in self.shares),
             nodes=self.nodes,
             cpus=format_cpu_list(self.cpus),
             hugepages=tuple(NodeHugepages(*hugepages) for hugepages in self.hugepages),
@@ -90,6 +116,8 @@ class PlacementDocument:
     """Addresses of functions and UUIDs of mediated devices: those that the request names, or that were chosen."""
     vgpus: tuple[NewVgpus, ...]
     """The vGPUs that would be created, if the request is for such."""
+    shares: tuple[NativeShare, ...]
+    """Shares of GPUs that stay with their host driver, or all of such GPUs, if the request is for such."""
     nodes: tuple[int, ...]
     """The NUMA nodes of the devices."""
     cpus: str

@@ -12,15 +12,18 @@ from vfioctl.core.limits import FORBID
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.model.values import Subject
 from vfioctl.placement.model.claims import Hugepages, Owner
+from vfioctl.placement.model.share import WHOLE, Enforcement, cores_in, memory_in
 from vfioctl.units import Uuid, exact_size
 
 MOST_GPUS, MOST_CPUS, MOST_BYTES, MOST_SECONDS = 1024, 8192, 1 << 50, 10 * 365 * 24 * 3600
 _LONGEST, _LONGEST_LABEL = 255, 253
-_ADDED = frozenset({"parent", "uuids"})
+_ADDED = frozenset({"parent", "uuids", "cores", "gpu_memory", "enforce", "spread"})
 _RANGES = (
     ("gpus", 0, MOST_GPUS),
     ("vgpus", 1, MOST_GPUS),
     ("memory_min", 0, MOST_BYTES),
+    ("cores", 0, MOST_GPUS * WHOLE),
+    ("gpu_memory", 0, MOST_BYTES),
     ("cpus", 0, MOST_CPUS),
     ("hugepages", 0, MOST_BYTES),
 )
@@ -70,6 +73,14 @@ class ClaimRequest:
     labels: Mapping[str, str] = field(default_factory=dict)
     bind: bool = True
     """Whether the devices are bound to VFIO."""
+    cores: int = 0
+    """Hundredths of a GPU that stays with its host driver, for a container; from 100 on whole GPUs."""
+    gpu_memory: int = 0
+    """Bytes of that GPU's memory, in whole units of 256 MiB: a request is rounded up."""
+    enforce: str = ""
+    """What must keep the client within its share, an `Enforcement`; empty for the strongest that the host has."""
+    spread: bool = False
+    """Whether the GPU with the most free gives the share, not the one with the least."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "owner", Owner(self.owner))
@@ -85,11 +96,45 @@ class ClaimRequest:
             raise BadSpec(f"ttl must be more than 0 and at most {MOST_SECONDS} seconds")
         if any(len(text) > _LONGEST_LABEL for label in self.labels.items() for text in label):
             raise BadSpec(f"a label is longer than {_LONGEST_LABEL} characters")
+        object.__setattr__(self, "gpu_memory", memory_in(self.gpu_memory))
+        self._refuse_unclear_share()
+
+    def _refuse_unclear_share(self) -> None:
+        if self.enforce and self.enforce not in set(Enforcement):
+            raise BadSpec(f"no enforcement: {self.enforce[:40]!r}", hint=f"one of {', '.join(Enforcement)}")
+        if self.is_native:
+            object.__setattr__(self, "bind", False)
+        else:
+            if self.enforce or self.spread:
+                raise BadSpec("enforce and spread are for shares of a GPU", hint="ask for cores or memory of a GPU")
+            return
+        if Owner(self.owner).kind == "vm":
+            raise BadSpec("a virtual machine cannot have a GPU with its host driver", hint="--gpus N or --vgpu TYPE")
+        if self.gpus or self.virtual or self.vgpu:
+            raise BadSpec("a share of a GPU is not claimed with whole GPUs, VFs or vGPUs", hint="make two claims")
+        if cores_in(self.cores) >= WHOLE and (self.gpu_memory or self.enforce or self.spread):
+            raise BadSpec(f"{self.cores} cores are whole GPUs, with all of their memory", hint="ask for cores only")
+        most = max(1, self.cores // WHOLE)
+        if len(self.devices) not in (0, most):
+            raise BadSpec(
+                f"{self.cores} cores are of {most} GPUs, and {len(self.devices)} are named",
+                hint=f"name {most}, or none",
+            )
+
+    @property
+    def is_native(self) -> bool:
+        """Whether it asks for GPUs that stay with their host driver: a share of one, or whole ones."""
+        return bool(self.cores or self.gpu_memory)
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it asks for a part of one GPU."""
+        return self.is_native and self.cores < WHOLE
 
     @property
     def names_all(self) -> bool:
         """Whether it names all devices that it gets, and asks for nothing near them: no other part of a host counts."""
-        asks = self.gpus or self.vgpu or self.model or self.memory_min or self.cpus or self.hugepages
+        asks = self.gpus or self.vgpu or self.model or self.memory_min or self.cpus or self.hugepages or self.is_native
         return bool(self.devices) and not (asks or self.exact_cpus or self.exact_hugepages)
 
     def canonical(self) -> str:
