@@ -23,6 +23,7 @@ from vfioctl.signals import deferred
 
 if TYPE_CHECKING:
     from vfioctl.claims.model.claim import Event, Nodes, Stale
+    from vfioctl.claims.probe.owners import Container
     from vfioctl.claims.reconcile.reconcile import Reconciling
     from vfioctl.core.change import Plan
     from vfioctl.core.events import Cancel
@@ -61,7 +62,7 @@ class ClaimsApi(Creation):
         return claims_published(self._session.published.read().records.get("claims"))
 
     def labelled(self, label: str) -> tuple[Claim, ...]:
-        """Return the live claims with a label; none for users to whom labels are not published."""
+        """Return the live claims with a label, the newest first; none for users to whom labels are not published."""
         if self._session.reads_published:
             return tuple(claim for claim in self.claims() if label in claim.labels)
         return self.ledger.labelled(label)
@@ -191,16 +192,25 @@ class ClaimsApi(Creation):
             return self.ledger.move(claim.id, ClaimState.HELD, moment_of(self._session), why=why)
         return claim
 
+    def containers(self) -> tuple[Container, ...]:
+        """Return the containers that runtimes know, and that belong to a pod or have device files."""
+        from vfioctl.claims.probe.owners import read_containers
+
+        return read_containers(self._session.kernel).found
+
     def containers_with(self, claim: Claim) -> tuple[str, ...] | None:
         """Return the running containers of the claim's owner that were given a device node of it, of any owner for one
         whose pod is not known yet; None if no runtime tells of pods. They need not have it open. A privileged container
-        was given all nodes of the host, and counts only as the owner."""
+        was given all nodes of the host, and counts only as the owner. A share has no node of its own: all of its owner
+        count."""
         from vfioctl.claims.probe.owners import read_containers
         from vfioctl.kernel.lenient import number_of
 
         containers = read_containers(self._session.kernel)
         if not any(container.pod for container in containers.found) or containers.unknown:
             return None
+        if claim.shares:
+            return tuple(container.pod for container in containers.found if container.pod == claim.owner.name)
         nodes = {node for nodes in self.nodes(claim).values() for node in nodes if node}
         numbers = {number_of(self._session.kernel, node) for node in nodes}
         return tuple(
@@ -218,11 +228,18 @@ class ClaimsApi(Creation):
         expires = after(moment.now, seconds)
         return self.ledger.amend(self.claim(name).id, moment, expires=expires, why=f"expires {expires or 'never'}")
 
+    def relabel(self, name: str, labels: Mapping[str, str], *, why: str) -> Claim:
+        """Give a live claim other labels. `why`: what was done, for its events. Raises BadSpec."""
+        claim = self.claim(name)
+        return self.ledger.amend(claim.id, moment_of(self._session), labels=labels, expires=claim.expires, why=why)
+
     def transfer(self, name: str, owner: str, access: Access | None = None, *, within_quota: bool = True) -> Claimed:
         """Give a live claim to another owner. `access`: who may open its device nodes from now on; those who might
         before may not. `within_quota`: False for one that has the devices already. Raises ClaimConflict, BadSpec;
         NoCapacity if it is over their quota."""
         claim, new = self.claim(name), Owner(owner)
+        if claim.shares and (new.kind == "vm" or access):
+            raise BadSpec("a GPU with its host driver is for containers and users", hint="make a new claim for the VM")
 
         def refuse(taken: Taken) -> None:
             if within_quota and (over := self._placement.over_quota(taken, new, {}, claim.gpus)):

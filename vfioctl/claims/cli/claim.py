@@ -17,6 +17,7 @@ from vfioctl.console.options import AsJson, Wait, Yes, completion
 from vfioctl.console.output import draw, emit, emit_document, emit_json_text, emit_long_json, say, settle, width
 from vfioctl.console.waiting import Board, seconds_in
 from vfioctl.errors import BadSpec, VfioctlError
+from vfioctl.inventory.model.values import PciAddress
 
 app = group_app("claim")
 
@@ -37,6 +38,7 @@ def claim() -> None:
   vfioctl claim create --owner vm/db1 --device gpu3 --cpus 16 --key db1 --simulate hgx8
   vfioctl claim create --owner vm/db1 --gpus 2 --dry-run --simulate hgx8
   vfioctl claim create --owner vm/vdi1 --vfs 2 --of MI300X --simulate mi300x-vf
+  vfioctl claim create --owner pod/ml/web-0/main --cores 40 --gpu-memory 8GiB --simulate hgx8
   vfioctl claim create --owner pod/ml/train-0/main --gpus 2 --numa same --ttl 2h --json --simulate hgx8""")
 @wish_options()
 def create(  # noqa: PLR0913 - one parameter for each option
@@ -53,7 +55,10 @@ def create(  # noqa: PLR0913 - one parameter for each option
     """Select devices for an owner, prepare them, and reserve them.
 
     The claim is recorded before anything is changed. GPUs are bound to VFIO, vGPUs are created, and both are verified;
-    if that fails, everything is rolled back. The output lists the device files that a guest opens."""
+    if that fails, everything is rolled back. The output lists the device files that a guest opens.
+
+    With --cores or --gpu-memory, GPUs stay with their host driver, for containers: the claim has a share of one GPU, or
+    whole ones, and nobody gets these GPUs for guests meanwhile. vfioctl share plan says what enforces a share."""
     wish.refuse_unclear()
     name = key_in(key)
     session = opened(ctx)
@@ -139,7 +144,9 @@ def watch(ctx: typer.Context, *, as_json: AsJson = False) -> None:
     api = ClaimsApi(opened(ctx))
     settle()  # it is idle until something happens
     for event in api.watch():
-        devices = [device.subject for device in api.claim(event.claim).devices if device.asked]
+        claim = api.claim(event.claim)
+        devices = [device.subject for device in claim.devices if device.asked]
+        devices += [PciAddress(share.address) for share in claim.shares]
         if as_json:
             emit_json_text(json.dumps(event._asdict() | {"devices": devices}))
         else:

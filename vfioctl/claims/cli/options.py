@@ -14,6 +14,7 @@ from vfioctl.claims.model.access import ACCESS, access_in
 from vfioctl.console.options import Decorator, completion, with_options
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.api import suggest_devices, suggest_nodes
+from vfioctl.placement.model.share import Enforcement
 from vfioctl.units import parse_size
 
 if TYPE_CHECKING:
@@ -110,18 +111,46 @@ class Wish(NamedTuple):
     ] = None
     access: AccessOf = None
     no_bind: Annotated[bool, typer.Option("--no-bind", help="Leave the devices with their drivers.")] = False
+    cores: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="For containers: hundredths of one GPU that stays with its host driver; 100, 200, ...: whole GPUs.",
+            min=1,
+        ),
+    ] = None
+    gpu_memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="For containers: memory of that GPU, in units of 256 MiB, such as 8GiB."),
+    ] = None
+    enforce: Annotated[
+        Enforcement | None,
+        typer.Option(help="What must keep its client within the share (default: the strongest that the host has)."),
+    ] = None
+    spread: Annotated[
+        bool, typer.Option("--spread", help="Take the share from the GPU with the most free, not the least that fits.")
+    ] = False
 
     def refuse_unclear(self) -> None:
         """Raise BadSpec unless it asks for vGPUs, or for GPUs or VFs, devices or both."""
-        if not (self.gpus or self.vfs or self.device or self.vgpu):
-            hint = "give --gpus N, --vfs N, --device DEVICE or --vgpu TYPE"
-            raise BadSpec("--gpus, --vfs, --device, --vgpu: one of them is needed", hint=hint)
+        if not (self.gpus or self.vfs or self.device or self.vgpu or self.is_native):
+            hint = "give --gpus N, --vfs N, --device DEVICE, --vgpu TYPE, --cores N or --gpu-memory SIZE"
+            raise BadSpec("--gpus, --vfs, --device, --vgpu, --cores: one of them is needed", hint=hint)
+        if self.is_native and (self.gpus or self.vfs or self.vgpu):
+            raise BadSpec("--cores and --gpu-memory exclude --gpus, --vfs and --vgpu", hint="make two claims")
+        if self.is_native and self.access is not None:
+            raise BadSpec("--access is for device nodes of VFIO, which --cores and --gpu-memory do not use")
         if self.vgpu and (self.gpus or self.vfs or self.device):
             raise BadSpec("--gpus, --vfs, --device, --vgpu: --vgpu excludes the others", hint="make two claims")
         if self.gpus and self.vfs:
             raise BadSpec("--gpus and --vfs exclude each other", hint="make two claims")
         if self.realtime and not self.cpus:
             raise BadSpec("--realtime is for CPUs, and none are asked for", hint="give --cpus N")
+
+    @property
+    def is_native(self) -> bool:
+        """Whether it asks for GPUs that stay with their host driver."""
+        return bool(self.cores or self.gpu_memory)
 
     def asked(self, api: ClaimsApi, owner: str) -> ClaimRequest:
         """Return the request on a host. Raises BadSpec, UnknownDevice, BadAddress."""
@@ -149,7 +178,11 @@ class Wish(NamedTuple):
             hugepages=size_in(self.hugepages),
             ttl=seconds_in(self.ttl) if self.ttl is not None else None,
             labels=labels_in(self.label or (), self.access),
-            bind=not self.no_bind,
+            bind=not (self.no_bind or self.is_native),
+            cores=self.cores or 0,
+            gpu_memory=size_in(self.gpu_memory),
+            enforce=self.enforce or "",
+            spread=self.spread,
         )
 
 

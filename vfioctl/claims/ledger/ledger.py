@@ -10,12 +10,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from vfioctl.claims.ledger import rows
+from vfioctl.claims.ledger import rows, shares
 from vfioctl.claims.model.claim import Claim, ClaimState, Event, Undo
 from vfioctl.core.frozen import value_class
 from vfioctl.core.reservations import Reservation
-from vfioctl.errors import BadSpec, ClaimConflict
+from vfioctl.errors import BadSpec, ClaimConflict, NoCapacity
 from vfioctl.placement.model.claims import Owner, Taken
+from vfioctl.placement.model.share import GpuShare
 
 if TYPE_CHECKING:
     from vfioctl.core.change import Caller
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from vfioctl.placement.model.placement import Placement
     from vfioctl.session import Session
 
-_INSERT = f"INSERT INTO claim VALUES ({', '.join('?' * 19)})"  # noqa: S608 - constants
+_INSERT = f"INSERT INTO claim VALUES ({', '.join('?' * 20)})"  # noqa: S608 - constants
 _EVENT = f"INSERT INTO claim_event VALUES (NULL, {', '.join('?' * 11)})"  # noqa: S608 - constants
 _KEYED = "SELECT claim, request FROM claim_live JOIN claim ON claim.id = claim_live.claim WHERE claim_live.key = ?"
 _SHORTEST = 4
@@ -45,7 +46,9 @@ class Uses:
 
     whole: tuple[str, ...]
     shared: tuple[str, ...] = ()
-    """Those of which it takes a part: the PF of a VF, the parent of a mediated device."""
+    """Those of which it takes a part: the PF of a VF, the parent of a mediated device, the GPU of a share."""
+    shares: tuple[GpuShare, ...] = ()
+    """Its shares, which are added up."""
 
 
 class Draft(NamedTuple):
@@ -71,7 +74,8 @@ class ClaimLedger:
         return self._store.read(lambda db: tuple(map(rows.claim_in, db.execute(query).fetchall())), ())
 
     def labelled(self, label: str) -> tuple[Claim, ...]:
-        """Return the live claims with a label. Others are not made of their rows, which takes long for thousands."""
+        """Return the live claims with a label, the newest first. Others are not made of their rows: there may be
+        thousands."""
         perhaps = (json.dumps(label),)
         found: tuple[Claim, ...] = self._store.read(
             lambda db: tuple(map(rows.claim_in, db.execute(rows.LABELLED, perhaps).fetchall())), ()
@@ -203,6 +207,7 @@ def settle(
     if not changed.is_live:
         changed = changed._replace(ended=moment.now)
         db.execute("DELETE FROM claim_part WHERE claim = ?", (claim.id,))
+        shares.subtract(db, claim.shares)
         db.execute("DELETE FROM claim_use WHERE claim = ?", (claim.id,))
         db.execute("DELETE FROM claim_use WHERE mode = 'shared' AND resource NOT IN (SELECT resource FROM claim_part)")
         db.execute("DELETE FROM claim_live WHERE claim = ?", (claim.id,))
@@ -235,6 +240,10 @@ def _take(db: sqlite3.Connection, claim: str, uses: Uses) -> None:
         for resource in uses.shared:
             db.execute(share, (resource,))
             db.execute("INSERT INTO claim_part VALUES (?, ?, 'shared')", (claim, resource))
+        for given in uses.shares:
+            shares.add(db, given)
+    except shares.NoRoom as error:
+        raise NoCapacity(f"{error} has less free than the share needs", next_command="vfioctl claim list") from None
     except sqlite3.IntegrityError:
         known = rows.reservations_in(db, cpus=True)
         raise next(taken.conflict() for taken in known if taken.subject == resource) from None
@@ -279,21 +288,3 @@ def reservations(session: Session) -> tuple[Reservation, ...]:
         lambda document: tuple(rows.reservations_published(document.records.get("claims"))),
         nothing,
     )
-
-
-def published(db: sqlite3.Connection, boot_id: str) -> Mapping[str, object]:
-    """Return what is published for users who may not read the ledger: the devices of claims and their owners, and the
-    newest live claims. Rows are published as the ledger has them, without making claims of them: each change waits."""
-    del boot_id
-    return _published(db, rows.PUBLIC)
-
-
-def published_to_group(db: sqlite3.Connection, boot_id: str) -> Mapping[str, object]:
-    """Return the same for members of the group vfioctl, with labels, keys and command lines."""
-    del boot_id
-    return _published(db, rows.FOR_GROUP)
-
-
-def _published(db: sqlite3.Connection, claims: str) -> Mapping[str, object]:
-    reserved = [(row.subject, row.by, row.owner, row.whole, row.release) for row in rows.reservations_in(db)]
-    return {"reservations": reserved, "live": db.execute(claims, (rows.MOST_PUBLISHED,)).fetchall()}

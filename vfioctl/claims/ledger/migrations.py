@@ -1,5 +1,6 @@
 """The claims' part of the ledger. Text only. What a claim takes is exclusive by these tables alone: a resource is taken
-as a whole by one claim, or is shared; only a shared one can have parts (a row of `claim_part` refers to its mode)."""
+as a whole by one claim, or is shared; only a shared one can have parts (a row of `claim_part` refers to its mode). The
+shares of one GPU are added up in `claim_shared`, whose checks refuse more than all of it."""
 
 from vfioctl.core.migrations import FIRST, Migration
 
@@ -65,6 +66,19 @@ MIGRATIONS = (
             command TEXT NOT NULL,
             plan TEXT NOT NULL,
             why TEXT NOT NULL
+        ) STRICT;
+        """,
+    ),
+    Migration(
+        9,
+        """
+        ALTER TABLE claim ADD COLUMN shares TEXT NOT NULL DEFAULT '[]';
+        CREATE TABLE claim_shared (
+            gpu TEXT PRIMARY KEY,
+            cores INTEGER NOT NULL CHECK (cores BETWEEN 0 AND 100),
+            memory INTEGER NOT NULL,
+            total INTEGER NOT NULL,
+            CHECK (memory BETWEEN 0 AND total)
         ) STRICT;
         """,
     ),

@@ -11,6 +11,7 @@ from functools import lru_cache
 from shlex import quote
 from typing import Any
 
+from vfioctl.claims.ledger.shares import NO_SHARES, by_gpu, shares_in, shares_text
 from vfioctl.claims.model.claim import LABEL, Claim, ClaimedDevice, ClaimState, Event, Undo
 from vfioctl.core.published import texts
 from vfioctl.core.reservations import Reservation
@@ -25,7 +26,7 @@ CPU = "cpu "
 """How the resource of a CPU begins; devices are named by their address or UUID."""
 _COLUMNS = (
     "claim.id, claim.owner, state, devices, since, boot_id, cpus, hugepages, claim.key, labels, expires, ended, why, "
-    "user, sudo_user, pid, command, plans"
+    "user, sudo_user, pid, command, plans, shares"
 )
 ALL = f"SELECT {_COLUMNS} FROM claim ORDER BY claim.rowid DESC"  # noqa: S608 - constants
 # CROSS JOIN: live claims are few, those that have ended may be many thousands, and SQLite would walk all of these
@@ -34,10 +35,11 @@ LIVE = f"""
 """  # noqa: S608 - constants
 LABELLED = f"""
     SELECT {_COLUMNS} FROM claim_live CROSS JOIN claim ON claim.id = claim_live.claim WHERE instr(labels, ?)
+    ORDER BY claim.rowid DESC
 """  # noqa: S608 - constants
 PUBLIC = """
     SELECT claim.id, claim.owner, state, devices, since, boot_id, cpus, hugepages, '', '{}', expires, NULL, '',
-        user, sudo_user, pid, '', plans
+        user, sudo_user, pid, '', plans, shares
     FROM claim_live CROSS JOIN claim ON claim.id = claim_live.claim ORDER BY claim.rowid DESC LIMIT ?
 """
 """What ordinary users may know: not the key, which repeats a request, nor the labels, the command line and what went
@@ -49,19 +51,20 @@ FOR_GROUP = f"{LIVE} LIMIT ?"
 BEGINNING = f"SELECT {_COLUMNS} FROM claim WHERE id GLOB ? LIMIT 2"  # noqa: S608 - constants
 ONE = f"SELECT {_COLUMNS} FROM claim WHERE id = ?"  # noqa: S608 - constants
 _WHOLE = """
-    SELECT resource, claim_use.claim, owner, labels FROM claim_use CROSS JOIN claim ON claim.id = claim_use.claim
+    SELECT resource, claim_use.claim, owner, labels, '[]' FROM claim_use CROSS JOIN claim ON claim.id = claim_use.claim
     ORDER BY claim_use.rowid
 """
 _SHARED = """
-    SELECT resource, claim_part.claim, owner, labels FROM claim_part CROSS JOIN claim ON claim.id = claim_part.claim
+    SELECT resource, claim_part.claim, owner, labels, shares
+    FROM claim_part CROSS JOIN claim ON claim.id = claim_part.claim
     ORDER BY claim_part.rowid
 """
 
 
 def claim_in(row: tuple[Any, ...]) -> Claim:
     """Return the claim in a row of these queries. Raises ValueError."""
-    (id_, owner, state, devices, since, boot_id, cpus, hugepages, key, labels, expires, ended, why, *who, plans) = row
-    user, sudo_user, pid, command = who
+    (id_, owner, state, devices, since, boot_id, cpus, hugepages, key, labels, expires, ended, why, *more) = row
+    user, sudo_user, pid, command, plans, *shares = more  # earlier releases published no shares
     try:
         return Claim(
             id=id_,
@@ -82,6 +85,7 @@ def claim_in(row: tuple[Any, ...]) -> Claim:
             pid=pid,
             command=command,
             plans=tuple(plans.split()),
+            shares=shares_in(shares[0]) if shares else (),
         )
     except (RequestError, TypeError, LookupError, AttributeError) as error:
         raise ValueError(f"claim {id_} is not readable: {error}") from None
@@ -129,6 +133,7 @@ def columns_of(claim: Claim, request: str) -> tuple[object, ...]:
         claim.sudo_user,
         claim.pid,
         claim.command,
+        shares_text(claim.shares),
     )
 
 
@@ -154,11 +159,11 @@ def _device_in(document: Any) -> ClaimedDevice:
 
 def taken_in(db: sqlite3.Connection, *, but: Collection[str] = ()) -> Taken:
     """Return what live claims take. `but`: the ids of claims that do not count. Raises ValueError."""
-    used = {resource: (id_, _owner(owner)) for resource, id_, owner, _ in db.execute(_WHOLE) if id_ not in but}
+    used = {resource: (id_, _owner(owner)) for resource, id_, owner, *_ in db.execute(_WHOLE) if id_ not in but}
     cpus = {int(name.removeprefix(CPU)): by for name, by in used.items() if name.startswith(CPU)}
     whole = {name: by for name, by in used.items() if not name.startswith(CPU)}
     shared: dict[str, tuple[tuple[str, Owner], ...]] = {}
-    for resource, claim, owner, _ in db.execute(_SHARED):
+    for resource, claim, owner, *_ in db.execute(_SHARED):
         if claim not in but:
             shared[resource] = (*shared.get(resource, ()), (claim, _owner(owner)))
     claims = [claim for claim in map(claim_in, db.execute(LIVE)) if claim.id not in but]
@@ -171,27 +176,33 @@ def taken_in(db: sqlite3.Connection, *, but: Collection[str] = ()) -> Taken:
         labels.update(dict.fromkeys(claim.labels.items(), gpus))
         pages.update({(size.node, size.size): size.pages for size in claim.hugepages})
     releases = {claim.id: _release(claim.id, claim.owner, claim.labels) for claim in claims}
-    return Taken(whole, shared, cpus, pages, owners, labels, releases)
+    return Taken(
+        whole, shared, cpus, pages, by_gpu(share for c in claims for share in c.shares), owners, labels, releases
+    )
 
 
 def reservations_in(db: sqlite3.Connection, *, cpus: bool = False) -> Iterator[Reservation]:
     """Yield the devices that live claims have, or of which they have parts. `cpus`: also their CPUs."""
     for query, whole in ((_WHOLE, True), (_SHARED, False)):
-        for resource, claim, owner, labels in db.execute(query):
+        for resource, claim, owner, labels, shares in db.execute(query):
             if cpus or not resource.startswith(CPU):
                 release = _release(claim, _owner(owner), _labels_in(labels))
-                yield Reservation(resource, f"{CLAIM}{claim}", owner, whole, release)
+                is_share = shares != NO_SHARES  # while a GPU is shared among containers, no vGPU is created on it
+                yield Reservation(resource, f"{CLAIM}{claim}", owner, whole or is_share, release, is_share)
 
 
 def reservations_published(records: Any) -> Iterator[Reservation]:
     """Yield the same as root has published it. Raises StoreDamaged."""
     try:
-        # earlier releases published nothing else
-        for subject, by, owner, whole, release in records if isinstance(records, list) else records["reservations"]:
+        for subject, by, owner, whole, release, *more in _reservations(records):
             texts((subject, by, owner, release), 4)
-            yield Reservation(subject, by, owner, whole is True, release)
+            yield Reservation(subject, by, owner, whole is True, release, more == [True])
     except (TypeError, ValueError, KeyError):
         raise StoreDamaged("what root publishes of the ledger has no records of claims") from None
+
+
+def _reservations(records: Any) -> Any:
+    return records if isinstance(records, list) else records["reservations"]  # earlier releases published nothing else
 
 
 def claims_published(records: Any) -> tuple[Claim, ...]:

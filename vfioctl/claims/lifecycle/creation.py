@@ -60,10 +60,10 @@ class Creation(Lifecycle):
 
         inventory = InventoryApi(self._session).inventory(nvml=False)
         devices = tuple(device.subject for device in claim.devices if device.asked)
-        ours = {device.address for device in claim.devices}
+        ours = {device.address for device in claim.devices} | {share.address for share in claim.shares}
         nodes = {f.numa_node for f in inventory.functions if f.address in ours and f.numa_node is not None}
         why = (f"claim {claim.id} was made for this request and key already: it is {claim.state}",)
-        placement = Placement(devices, claim.cpus, claim.hugepages, tuple(sorted(nodes)), why)
+        placement = Placement(devices, claim.cpus, claim.hugepages, tuple(sorted(nodes)), why, shares=claim.shares)
         return Preview(placement, inventory, next(iter(plans), None), claim)
 
     def create(
@@ -228,7 +228,7 @@ class _Outdated(Exception):
 
 def _share(placement: Placement) -> tuple[object, ...]:
     """Return what a placement takes of the host; its reasons may differ."""
-    return placement.devices, placement.cpus, placement.hugepages
+    return placement.devices, placement.cpus, placement.hugepages, placement.shares
 
 
 def _same_changes(one: Plan | None, other: Plan | None) -> bool:

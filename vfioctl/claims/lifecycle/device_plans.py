@@ -41,13 +41,20 @@ def plans_again(session: Session, claim: Claim, *, bind: bool = False) -> tuple[
     """Return the plans that bind again what the claim had bound, and create the vGPUs that it has lost.
     `bind`: also bind the functions that were ready for a guest before the claim, and are not now. Raises DeviceInUse;
     ClaimConflict if a device is gone or is another one, or a vGPU cannot be created as it was."""
-    near = None if vgpus_of([claim]) else [device.address for device in claim.devices]  # else parents count, too
+    named = [*((device.address, device.identity) for device in claim.devices if not device.mdev)]
+    named += ((share.address, share.identity) for share in claim.shares)
+    near = None if vgpus_of([claim]) else [address for address, _ in named]  # else parents count, too
     inventory = InventoryApi(session).inventory(nvml=False, near=near)
     by_address = inventory.by_address
-    for device in claim.devices:
-        function = None if device.mdev else by_address.get(PciAddress(device.address))
-        if not device.mdev and (function is None or device.identity not in ("", function.identity)):
-            raise _cannot_restore(claim, f"{device.address} is not the device of claim {claim.id}")
+    for address, identity in named:
+        function = by_address.get(PciAddress(address))
+        if function is None or identity not in ("", function.identity):
+            raise _cannot_restore(claim, f"{address} is not the device of claim {claim.id}")
+    for share in claim.shares:
+        gpu = by_address[PciAddress(share.address)]
+        if gpu.on_vfio or not gpu.driver:
+            words = f"claim {claim.id} has {gpu.address} with its host driver, and its driver is {gpu.driver or 'none'}"
+            raise _cannot_restore(claim, words)
     vgpus = _plans_of_vgpus(session, claim, inventory)
     bound = {device.address for device in claim.devices if device.undo is Undo.UNBIND}
     created = {device.address for device in claim.devices if device.undo is Undo.REMOVE}

@@ -18,6 +18,7 @@ from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.api import exceeded, place
 from vfioctl.placement.model.claims import Owner
 from vfioctl.placement.model.placement import Placement
+from vfioctl.placement.model.share import GpuShare
 from vfioctl.units import UUID, Uuid
 from vfioctl.vgpu.model.kinds import MDEV, VGPU_TYPE, place_and_type
 
@@ -48,6 +49,13 @@ def uses_of(inventory: Inventory, devices: Sequence[ClaimedDevice], cpus: Iterab
     return Uses((*whole, *(f"{CPU}{number}" for number in cpus)), tuple(shared))
 
 
+def _with_shares(uses: Uses, shares: Sequence[GpuShare]) -> Uses:
+    """Return what a claim takes with GPUs that stay with their host driver: a whole one is nobody else's."""
+    whole = [share.address for share in shares if share.is_whole]
+    parts = tuple(share for share in shares if not share.is_whole)
+    return Uses((*uses.whole, *whole), (*uses.shared, *(share.address for share in parts)), parts)
+
+
 def nodes_of(session: Session, claim: Claim) -> Mapping[str, Nodes]:
     """Return the VFIO device files of the claim's devices, by address or UUID, as they are now."""
     ours = {device.subject for device in claim.devices}
@@ -68,7 +76,8 @@ def draft(
     """Return the claim, not yet with an id, what it takes, and its placement. `taken`: what other claims take by now.
     `as_they_are`: the devices are the owner's already, so that no rule of placement keeps them from it.
     Raises ClaimConflict, NoCapacity, UnknownDevice."""
-    refuse_taken(request.devices, (), taken)
+    whole, parts = ((), request.devices) if request.is_share else (request.devices, ())
+    refuse_taken(whole, parts, taken)
     for cpu in request.exact_cpus:
         if cpu in taken.cpus:
             raise _conflict(f"{CPU}{cpu}", taken.cpus[cpu], taken)
@@ -88,9 +97,12 @@ def draft(
         hugepages=placement.hugepages,
         labels=request.labels,
         expires=expires,
+        shares=placement.shares,
     )
-    uses = uses_of(capacity.inventory, devices, placement.cpus)
+    uses = _with_shares(uses_of(capacity.inventory, devices, placement.cpus), placement.shares)
     refuse_taken(uses.whole, uses.shared, taken)
+    if not placement.shares:  # no part of a GPU of which containers have shares goes to a guest
+        refuse_taken([name for name in uses.shared if name in taken.shares], (), taken)
     over = exceeded(capacity.settings.quotas, taken, claim.owner, claim.labels, claim.gpus) if as_they_are else ""
     return Draft(claim, uses, placement, over)
 

@@ -15,6 +15,7 @@ from vfioctl.claims.model.cdi import qualified_name
 from vfioctl.core.frozen import value_class
 from vfioctl.inventory.model.values import PciAddress, Subject, is_gpu_class
 from vfioctl.placement.model.claims import Hugepages, Owner
+from vfioctl.placement.model.share import GpuShare
 from vfioctl.units import Uuid, format_cpu_list
 
 if TYPE_CHECKING:
@@ -104,6 +105,8 @@ class Claim(NamedTuple):
     command: str = ""
     plans: tuple[str, ...] = ()
     """The ids of the plans that changed its devices."""
+    shares: tuple[GpuShare, ...] = ()
+    """What it has of GPUs that stay with their host driver; these are none of its `devices`."""
 
     @property
     def is_live(self) -> bool:
@@ -116,13 +119,19 @@ class Claim(NamedTuple):
 
     @property
     def gpus(self) -> int:
-        """The number of GPUs and vGPUs, for quotas: of the functions that were asked for, those of a GPU's class."""
-        return sum(device.asked and device.is_gpu for device in self.devices)
+        """The number of GPUs and vGPUs, for quotas: of the functions that were asked for, those of a GPU's class.
+        A share counts as one."""
+        return sum(device.asked and device.is_gpu for device in self.devices) + len(self.shares)
 
     @property
     def functions(self) -> tuple[PciAddress, ...]:
         """The functions that were asked for."""
         return tuple(PciAddress(device.address) for device in self.devices if device.asked and device.mdev is None)
+
+    @property
+    def gpu_addresses(self) -> frozenset[str]:
+        """The functions that it has, or parts of them."""
+        return frozenset((*(device.address for device in self.devices), *(share.address for share in self.shares)))
 
     @property
     def mdevs(self) -> tuple[Uuid, ...]:
@@ -201,7 +210,8 @@ def claim_text(claim: Claim, stale: str = "") -> str:
     devices = ",".join([_device_text(device, live=claim.is_live) for device in claim.devices])
     return (
         f'{{"id":{_text(claim.id)},"owner":{_text(claim.owner)},"state":{_text(claim.state)},"stale":{_text(stale)},'
-        f'"key":{_text(claim.key)},"devices":[{devices}],"cpus":"{format_cpu_list(claim.cpus) if claim.cpus else ""}",'
+        f'"key":{_text(claim.key)},"devices":[{devices}],"shares":{_shares_text(claim.shares)},'
+        f'"cpus":"{format_cpu_list(claim.cpus) if claim.cpus else ""}",'
         f'"hugepages":{json.dumps([pages._asdict() for pages in claim.hugepages]) if claim.hugepages else "[]"},'
         f'"labels":{json.dumps(dict(claim.labels), ensure_ascii=False) if claim.labels else "{}"},'
         f'"since":{_text(claim.since)},"expires":{_or_null(claim.expires)},"ended":{_or_null(claim.ended)},'
@@ -215,6 +225,11 @@ def claim_text(claim: Claim, stale: str = "") -> str:
 def _device_text(device: ClaimedDevice, *, live: bool) -> str:
     name = qualified_name(device.subject) if device.asked and live else None
     return json.dumps(vars(device) | {"cdi": name}, ensure_ascii=False, separators=(",", ":"))
+
+
+def _shares_text(shares: tuple[GpuShare, ...]) -> str:
+    documents = [share._asdict() | {"cdi": share.cdi or None} for share in shares]
+    return json.dumps(documents, separators=(",", ":")) if documents else "[]"
 
 
 def _or_null(text: str | None) -> str:

@@ -41,7 +41,8 @@ class Look:
         self._session, self._ledger, self._claims, self._kernel = session, ledger, claims, session.kernel
         self._devices, self._placement = InventoryApi(session), PlacementApi(session)
         self._processes = self._devices.processes()  # its workers scan meanwhile
-        self._inventory = inventory or self._devices.inventory(nvml=False)
+        named = any(share.uuid for claim in claims for share in claim.shares)  # by NVML, which takes long
+        self._inventory = inventory or self._devices.inventory(nvml=named)
         vgpus = VgpuApi(session)
         dialects = None if vgpus_of(claims) else (MDEV,)  # VFs are functions of the inventory too
         existing = vgpus.vgpus(inventory=self._inventory, dialects=dialects)

@@ -15,6 +15,7 @@ from vfioctl.claims.model.claim import LABEL, Claim, ClaimedDevice, ClaimState, 
 from vfioctl.claims.model.difference import Difference, DifferenceKind, Fix, LostVgpu, Reconciled, Seen, Use
 from vfioctl.console.words import counted
 from vfioctl.errors import Cancelled, VfioctlError
+from vfioctl.placement.model.share import GpuShare
 from vfioctl.units import format_cpu_list, format_size
 
 if TYPE_CHECKING:
@@ -142,6 +143,7 @@ def _of_claim(claim: Claim, seen: Seen, uses: Mapping[str, Sequence[Use]]) -> It
     # one that cannot be fixed keeps the others from it; a group is viable once they are
     if any(not difference.fix and difference.kind is not DifferenceKind.NOT_VIABLE for difference in wrong):
         wrong = [replace(difference, fix=Fix.NOTHING, remedy=_release(claim)) for difference in wrong]
+    wrong += [difference for share in claim.shares for difference in _share(claim, share, seen)]
     yield from wrong
     if not seen.is_of_this_boot(claim.boot_id):
         yield _of_an_earlier_boot(claim, wrong, uses)
@@ -194,6 +196,21 @@ def _device(claim: Claim, device: ClaimedDevice, seen: Seen) -> Iterator[Differe
             yield _differs(claim, DifferenceKind.NOT_VIABLE, words, name)
 
 
+def _share(claim: Claim, share: GpuShare, seen: Seen) -> Iterator[Difference]:
+    gpu = seen.functions.get(share.address)
+    if gpu is None:
+        yield _differs(claim, DifferenceKind.DEVICE_GONE, "it no longer exists", share.address)
+    elif gpu.identity != share.identity:
+        words = f"another device is at its address: {gpu.identity}, which was {share.identity}"
+        yield _differs(claim, DifferenceKind.DEVICE_REPLACED, words, share.address)
+    elif share.uuid and gpu.nvml and gpu.nvml.uuid and gpu.nvml.uuid != share.uuid:
+        words = f"another GPU is at its address: {gpu.nvml.uuid}, which was {share.uuid}"
+        yield _differs(claim, DifferenceKind.DEVICE_REPLACED, words, share.address)
+    elif gpu.on_vfio or not gpu.driver:
+        words = f"the claim has it with its host driver, and its driver is {gpu.driver or 'none'}"
+        yield _differs(claim, DifferenceKind.DRIVER, words, share.address)
+
+
 def _lost(claim: Claim, name: str, words: str, lost: LostVgpu) -> Difference:
     if not lost.words:
         words = ", and ".join(filter(None, [words, lost.why_not]))
@@ -210,7 +227,7 @@ def _of_an_earlier_boot(claim: Claim, wrong: Sequence[Difference], uses: Mapping
         words = f"it was made for a run of {claim.owner.name} in an earlier boot"
         return _differs(claim, DifferenceKind.REBOOTED, words, remedy=_FIX, fix=Fix.RELEASE)
     if any(difference.fix is not Fix.RESTORE for difference in wrong):
-        words = "it was made in an earlier boot, and cannot be restored: not all of its devices are here"
+        words = "it was made in an earlier boot, and cannot be restored: not all of its devices are as they were"
         return _differs(claim, DifferenceKind.REBOOTED, words)
     lost = ", but for vGPUs that can be created again" if wrong else ""
     words = f"it was made in an earlier boot; its devices are the same ones{lost}"

@@ -15,6 +15,7 @@ from vfioctl.claims.model.difference import Difference, Fix
 from vfioctl.console.columns import Column, Layout, fact_grid
 from vfioctl.console.plan_page import clock
 from vfioctl.console.words import plain
+from vfioctl.placement.model.share import GpuShare
 from vfioctl.units import format_cpu_list, format_size
 
 Row = tuple[str, ...]
@@ -94,6 +95,7 @@ def claim_page(
         Text(f"Claim {claim.id} of {plain(claim.owner)}", style="bold"),
         fact_grid([(name, text) for name, text in facts if text], style="bold"),
         *(line for device in claim.devices for line in _device(claim, device, nodes.get(device.subject, Nodes()))),
+        *(line for share in claim.shares for line in _share(claim, share)),
         *([Text("What happened", style="bold")] if events else []),
         *(Text(f"  {event}") for event in happened),
     )
@@ -120,7 +122,8 @@ def _row(claim: Claim) -> Row:
 
 
 def _asked(claim: Claim) -> list[str]:
-    return [device.subject if device.mdev else device.address for device in claim.devices if device.asked]
+    devices = [device.subject if device.mdev else device.address for device in claim.devices if device.asked]
+    return [*devices, *(f"{share.address} ({share.words})" for share in claim.shares)]
 
 
 def _why(claim: Claim, stale: Stale, boot_id: str) -> Iterator[RenderableType]:
@@ -164,6 +167,18 @@ def _device(claim: Claim, device: ClaimedDevice, nodes: Nodes) -> Iterator[Rende
         return
     yield Padding.indent(Text(f"{files or 'no VFIO device file'}{named}{travels}"), _INDENT)
     yield Padding.indent(Text(f"on release it {_ON_RELEASE[device.undo]}"), _INDENT)
+
+
+def _share(claim: Claim, share: GpuShare) -> Iterator[RenderableType]:
+    yield Text(plain(share.address), style="bold")
+    total = f" of {format_size(share.total)}" if share.memory and share.total else ""
+    amount = "the whole GPU" if share.is_whole else share.words
+    yield Padding.indent(Text(plain(f"{amount}{total}, with its host driver")), _INDENT)
+    if share.cdi and claim.is_live:
+        yield Padding.indent(Text(plain(f"CDI device {share.cdi}")), _INDENT)
+    if not share.is_whole:
+        asked = f"{share.enforce} was asked for to enforce it; " if share.enforce else ""
+        yield Padding.indent(Text(f"{asked}vfioctl share plan shows what enforces it"), _INDENT)
 
 
 def differences_page(differences: Sequence[Difference], command: Callable[[str], str]) -> RenderableType:

@@ -61,7 +61,14 @@ def claimed(claim: Claim, node: Node) -> tuple[Subject, ...]:
 
 
 def devices_of(claim: Claim, available: Passthrough, node: Node) -> tuple[CdiDevice, ...]:
-    """Return the devices of one claim. Raises HostError if a device that it asked for has no node."""
+    """Return the devices of one claim. Raises HostError if a device that it asked for has no node, and for a claim of
+    GPUs that stay with their host driver."""
+    if claim.shares:
+        names = ", ".join(share.cdi for share in claim.shares if share.cdi)
+        raise HostError(
+            f"claim {claim.id} has GPUs with their host driver, not devices on VFIO",
+            hint=f"give the container {names}, as NVIDIA's container toolkit names them" if names else "",
+        )
     asked = {device.subject for device in claim.devices if device.asked}
     wanted = claimed(claim, node)
     missing = [subject for subject in wanted if subject in asked and subject not in available.nodes]

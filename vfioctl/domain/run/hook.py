@@ -10,7 +10,7 @@ from vfioctl.domain.document.needs import Needs, is_owner, needs_of
 from vfioctl.domain.model.libvirt import URI
 from vfioctl.domain.run.claims import RunClaims
 from vfioctl.errors import BadDocument, BadSpec, ClaimConflict, Foreign
-from vfioctl.inventory.model.values import Subject
+from vfioctl.inventory.model.values import PciAddress, Subject
 
 if TYPE_CHECKING:
     from vfioctl.core.change import Intent, Plan
@@ -88,6 +88,7 @@ class Hook:
 
         claims = ClaimsApi(self._session).claims()
         whole = {device.subject: claim for claim in claims for device in claim.devices}
+        whole |= {PciAddress(share.address): claim for claim in claims for share in claim.shares}
         return {device: whole[device] for device in needs.devices if device in whole}
 
     def plan_install(self, command: str) -> Plan:

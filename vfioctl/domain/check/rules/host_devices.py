@@ -116,7 +116,9 @@ def host_device_claimed(domain: Domain, host: HostFacts) -> Iterator[Fault]:
     taken = host.capacity.taken.whole
     named = [(element, str(address)) for element, address in named_functions(domain)]
     for element, subject in (*named, *named_mdevs(domain)):
-        if subject in taken and not is_own(domain, taken[subject][1]):
+        if subject in host.capacity.taken.shares:
+            yield Fault(element, *_shared(subject, host))
+        elif subject in taken and not is_own(domain, taken[subject][1]):
             claim, owner = taken[subject]
             reason = f"{subject} belongs to claim {claim} of {owner}"
             remedy = f"vfioctl claim transfer {claim} --to vm/NAME gives it to the domain"
@@ -124,6 +126,17 @@ def host_device_claimed(domain: Domain, host: HostFacts) -> Iterator[Fault]:
                 yield warning(element, reason, remedy)
             else:
                 yield Fault(element, reason, f"{remedy}, if {owner} agrees")
+
+
+def _shared(subject: str, host: HostFacts) -> tuple[str, str]:
+    """Return who has shares of a GPU, and the remedy: a domain cannot take them over."""
+    taken = host.capacity.taken
+    claims = (*([taken.whole[subject]] if subject in taken.whole else ()), *taken.shared.get(subject, ()))
+    owners = some_of([f"{owner} ({claim})" for claim, owner in claims])
+    return (
+        f"{subject} stays with the host for {owners}",
+        f"vfioctl claim release {claims[0][0]} ends a share, when its owner is done",
+    )
 
 
 def host_device_busy(domain: Domain, host: HostFacts) -> Iterator[Fault]:
