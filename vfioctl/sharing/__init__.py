@@ -1,0 +1,1 @@
+"""Sharing GPUs among containers: what enforces a share, and what only reports it."""

@@ -1,0 +1,1 @@
+"""Which methods a host has to enforce shares."""

@@ -1,0 +1,1 @@
+"""Reads what a host has for sharing GPUs."""

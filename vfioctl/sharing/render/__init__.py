@@ -1,0 +1,1 @@
+"""Renders what enforces shares."""
