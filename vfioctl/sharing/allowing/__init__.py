@@ -1,0 +1,1 @@
+"""Allow-lists of GPUs for cgroups: what their processes may open."""
