@@ -1,0 +1,1 @@
+"""Who may use the GPU next: deficit round robin. Pure arithmetic."""

@@ -1,0 +1,1 @@
+"""GPU time of control groups, from the samples and counters of drivers."""

@@ -1,0 +1,1 @@
+"""The running service: its loop, its totals and its metrics."""

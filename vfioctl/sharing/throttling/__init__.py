@@ -1,0 +1,1 @@
+"""Freezes and thaws control groups, and refuses those that must not be frozen."""
