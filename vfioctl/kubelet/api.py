@@ -76,10 +76,14 @@ class KubeletApi:
         except ImportError as error:
             package = (error.name or "").removeprefix("google.").partition(".")[0]
             raise MissingLibrary(f"{package} is not installed", hint="pip install 'vfioctl[kubelet]'") from None
-        from vfioctl.kubelet.serving.http import HttpServer
+        from vfioctl.serving.http import HttpServer
 
         service = KubeletService(self._session, settings)
-        http = HttpServer(settings.listen, service.metrics.text, service.unwell) if settings.listen else None
+        http = (
+            HttpServer(settings.listen, service.metrics.text, service.unwell, table="kubelet")
+            if settings.listen
+            else None
+        )
         if http:
             http.start()
         try:

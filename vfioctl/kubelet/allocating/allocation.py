@@ -74,7 +74,7 @@ class Allocation:
                 with suppress(VfioctlError):  # it stays, is shown, and is released when its pod does not come
                     self.release(claim, count_of(claim.id))
             if isinstance(error, Cancelled):
-                raise _too_slow(deadline) from None
+                raise too_slow(deadline) from None
             raise
 
     def ready(self, resource: ResourceSettings, containers: Sequence[Sequence[Device]], deadline: Deadline) -> None:
@@ -103,7 +103,7 @@ class Allocation:
                     claims.append(self._created(want, deadline))
             self._answer(resource, devices, claims)
         except Cancelled:
-            raise _too_slow(deadline) from None
+            raise too_slow(deadline) from None
 
     def release(self, claim: Claim, count: int) -> bool:
         """Put back what a claim has changed, and end it, unless it was given to a container since `count_of` returned
@@ -239,7 +239,8 @@ def _taken(want: Wanted, claim: Claim) -> ClaimConflict:
     )
 
 
-def _too_slow(deadline: Deadline) -> Busy:
+def too_slow(deadline: Deadline) -> Busy:
+    """Return the error of a call that has reached its deadline."""
     return Busy(f"the devices were not ready within {deadline.seconds:g} s", next_command="vfioctl kubelet status")
 
 

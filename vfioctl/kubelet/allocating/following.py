@@ -34,6 +34,8 @@ class Over(NamedTuple):
 
     claim: Claim
     given: int
+    is_replaced: bool
+    """Its container was made anew, with other devices."""
 
 
 def claims_of_pods(claims: ClaimsApi) -> tuple[Claim, ...]:
@@ -77,7 +79,9 @@ class Following:
         now = time.monotonic()
         after = {False: (_POLLS - 1) * self._poll, True: self._grace}
         over = tuple(self._absences.over(said, counts, now=now, after=after))
-        return tuple(Over(claim, counts[claim.id]) for claim in over if now >= self._calm and not self._is_held(claim))
+        owners = {pod.owner for pods in listing.pods.values() for pod in pods}
+        gone = (Over(claim, counts[claim.id], claim.owner in owners) for claim in over if now >= self._calm)
+        return tuple(one for one in gone if one.is_replaced or not self._is_held(one.claim))
 
     def _notice_start(self) -> None:
         """Release nothing for a while once the kubelet has started: its list is empty then, and has only static pods
@@ -97,13 +101,16 @@ class Following:
 
     def _is_held(self, claim: Claim) -> bool:
         """Return whether a container was given its devices, though the list does not have them: the list of a kubelet
-        that has started without its API server lacks pods that run. If no runtime can be asked, the checkpoint says.
+        that has started without its API server lacks pods that run, and none has init containers. If no runtime can be
+        asked, the checkpoint says; also of a share, as containers do not show it, and its pod was told of its GPU.
 
         It may still have a pod that the kubelet has forgotten: so the kubelet is made to write it anew."""
         containers = self._claims.containers_with(claim)
-        is_of_this_boot = claim.boot_id == self._claims.boot_id  # no container of an earlier one runs
-        if containers is not None or claim.owner == PROVISIONAL or not is_of_this_boot or claim.id in self._seen:
+        if containers or claim.id in self._seen:
             return bool(containers)
+        is_of_this_boot = claim.boot_id == self._claims.boot_id  # no container of an earlier one runs
+        if not claim.shares and (containers is not None or claim.owner == PROVISIONAL or not is_of_this_boot):
+            return False
         is_known = not allocated_ids(self._settings.plugins).isdisjoint(names_of(claim))
         if is_known:
             self._send_again()

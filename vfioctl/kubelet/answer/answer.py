@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import NamedTuple
 
 from vfioctl.claims.model.cdi import CONTROL_NODE, Node, qualified_name
@@ -14,9 +14,12 @@ from vfioctl.core.frozen import value_class
 from vfioctl.errors import HostError
 from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.kubelet.model.settings import CdiBy, Consumer, ResourceSettings
+from vfioctl.placement.model.share import GpuShare
 from vfioctl.units import Uuid
 
 IOMMU_NODE = "/dev/iommu"
+_VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+"""Which GPUs the toolkit's runtime adds; `void` for none, so that it and CDI do not both add one."""
 _ANNOTATION = "cdi.k8s.io/vfioctl_{}"
 _LONGEST = 63
 """Characters of the part of an annotation's key after the slash."""
@@ -38,6 +41,15 @@ class Answer:
     annotations: Mapping[str, str] = field(default_factory=dict)
     cdi: tuple[str, ...] = ()
     """Qualified names of CDI devices."""
+    mounts: tuple[str, ...] = ()
+    """Directories of the host that the container gets at the same paths."""
+
+
+class Edits(NamedTuple):
+    """What a container with a share of a GPU needs besides the GPU."""
+
+    environment: Mapping[str, str]
+    mounts: Sequence[str]
 
 
 def answer(resource: ResourceSettings, subjects: Sequence[Subject], nodes: Mapping[str, Nodes]) -> Answer:
@@ -81,10 +93,34 @@ def _kubevirt(resource: ResourceSettings, subjects: Sequence[Subject], paths: Se
 def _kata(resource: ResourceSettings, subjects: Sequence[Subject], paths: Sequence[str]) -> Answer:
     del paths
     names = tuple(qualified_name(subject, resource.name) for subject in subjects)
-    if resource.cdi is CdiBy.FIELD:
+    return _with_cdi(resource, names)
+
+
+def _with_cdi(resource: ResourceSettings, names: tuple[str, ...]) -> Answer:
+    if resource.cdi is CdiBy.FIELD or not names:
         return Answer(cdi=names)
     key = _ANNOTATION.format(re.sub("[^A-Za-z0-9_.-]", "-", resource.name)[-_LONGEST + len("vfioctl_") :].strip("-_."))
     return Answer(annotations={key: ",".join(names)})
+
+
+def answer_with_share(
+    resource: ResourceSettings, shares: Sequence[GpuShare], edits: Sequence[Edits], *, named: bool
+) -> Answer:
+    """Return the answer for a container that gets these shares of NVIDIA's GPUs. `named`: whether a CDI file of
+    NVIDIA's toolkit names them; if not, the toolkit's own runtime reads the variable. Raises HostError for a GPU whose
+    UUID is not known, by which both call it."""
+    if unknown := next((share for share in shares if not share.uuid), None):
+        raise HostError(
+            f"the UUID of {unknown.address} is not known, by which NVIDIA's container toolkit calls it",
+            next_command="vfioctl doctor",
+        )
+    environment = {_VISIBLE: "void" if named else ",".join(share.uuid for share in shares)}
+    mounts: dict[str, None] = {}
+    for edit in edits:
+        environment |= edit.environment
+        mounts |= dict.fromkeys(edit.mounts)
+    cdi = _with_cdi(resource, tuple(share.cdi for share in shares) if named else ())
+    return replace(cdi, environment=environment, mounts=tuple(mounts))
 
 
 _ANSWERS: Mapping[Consumer, Callable[[ResourceSettings, Sequence[Subject], Sequence[str]], Answer]] = {

@@ -36,7 +36,7 @@ def devices_of(resource: ResourceSettings, members: Sequence[Member], facts: Fac
     for member in members:
         claim, other = ours.get(member.subject), others.get(member.subject)
         under = _under(member, facts.inventory)
-        reason = _broken((str(member.subject), *under), facts)
+        reason = broken((str(member.subject), *under), facts)
         reason = reason or (_of_claim(claim, member) if claim else _refused(resource, member, facts))
         if other and not claim and not reason:
             reason = f"it travels with a device of {other.owner} ({other.id})"
@@ -74,8 +74,8 @@ def _under(member: Member, inventory: Inventory) -> tuple[str, ...]:
     return tuple(name for name in names if name and name != member.subject)
 
 
-def _broken(names: Sequence[str], facts: Facts) -> str:
-    """Return why nobody should have a device, whoever has it now."""
+def broken(names: Sequence[str], facts: Facts) -> str:
+    """Return why nobody should have a device, whoever has it now. `names`: it, and what it is a part of."""
     for name in names:
         if name in facts.marks:
             return f"it is {facts.marks[name].kind}: {facts.marks[name].why}"

@@ -11,6 +11,7 @@ from vfioctl.claims.model.cdi import device_name
 from vfioctl.claims.model.claim import Claim, ClaimState
 from vfioctl.claims.model.difference import Difference, DifferenceKind
 from vfioctl.kubelet.model.device import LABEL, PROVISIONAL, Listing, Pod
+from vfioctl.kubelet.model.units import units_of
 
 _SHOW = "vfioctl kubelet status"
 
@@ -45,6 +46,7 @@ def _pods_of(claim: Claim, listing: Listing) -> tuple[Pod, ...]:
 
 def names_of(claim: Claim) -> Iterator[tuple[str, str]]:
     """Yield the resource and the ids by which the kubelet knows the devices of a claim."""
+    yield from units_of(claim)
     for device in claim.devices:
         if device.asked:
             yield claim.labels[LABEL], str(device.subject)

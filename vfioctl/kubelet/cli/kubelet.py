@@ -54,10 +54,11 @@ def serve(ctx: typer.Context, *, config: ConfigFile = None) -> None:
     A pod's devices are claimed first, then bound or created, and verified. They are put back when the pod is gone.
     SIGTERM ends the service: calls that run are finished, and pods keep their devices. vfioctl-kubelet.service is the
     unit for it. Needs grpclib, protobuf and prometheus-client: vfioctl's extra "kubelet"."""
-    from vfioctl.kubelet.cli.running import ended_by_signals, running
+    from vfioctl.serving.running import ended_by_signals, running
 
     _use(config)
     api = KubeletApi(opened(ctx))
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC's own library reports each kubelet that ends
     with ended_by_signals() as is_stopping, running(is_stopping) as signs:
         settle()
         api.serve(stop=signs.stop, ready=signs.ready)

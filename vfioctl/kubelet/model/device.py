@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from vfioctl.claims.model.cdi import device_name
@@ -104,6 +105,16 @@ class Resource:
     devices: tuple[Device, ...] = ()
     problem: str = ""
     """Why its devices could not all be found, as for a type of vGPU that no card has."""
+
+    @property
+    def shown(self) -> tuple[Device, ...]:
+        """The devices as lists for people have them: parts of a GPU that differ by number only are one."""
+        if not self.settings.is_shared:
+            return self.devices
+        alike: dict[tuple[str, str, str], list[Device]] = {}
+        for part in self.devices:
+            alike.setdefault((part.subject, part.claim, part.reason), []).append(part)
+        return tuple(replace(parts[0], id=f"{len(parts)} of {parts[0].subject}") for parts in alike.values())
 
     @property
     def name(self) -> str:

@@ -11,9 +11,11 @@ from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kubelet.choosing.health import Facts, devices_of, lost_of
 from vfioctl.kubelet.choosing.members import Member, members, problem_of
+from vfioctl.kubelet.choosing.shares import parts_of, problem_of_parts
 from vfioctl.kubelet.ledger.cordons import cordons
 from vfioctl.kubelet.model.device import LABEL, Resource
 from vfioctl.kubelet.model.settings import DeviceKind, KubeletSettings, ResourceSettings
+from vfioctl.kubelet.model.units import BESIDE
 from vfioctl.placement.api import PlacementApi
 from vfioctl.placement.model.claims import Taken
 from vfioctl.units import Uuid
@@ -21,7 +23,7 @@ from vfioctl.vgpu.model.vgpu import Vgpus, VgpuState
 
 if TYPE_CHECKING:
     from vfioctl.claims.model.claim import Claim
-    from vfioctl.inventory.model.functions import Inventory
+    from vfioctl.inventory.model.functions import Function, Inventory
     from vfioctl.session import Session
 
 
@@ -35,7 +37,8 @@ class Look:
         self._ledger, self._cordons = api.ledger, cordons(session)
         devices = InventoryApi(session)
         self._marks = devices.marks()
-        self._inventory: Inventory = devices.inventory(nvml=False)
+        is_shared = any(resource.is_shared for resource in settings.resources)
+        self._inventory: Inventory = devices.inventory(nvml=is_shared)  # which takes long: it reports memory
         self._vgpus = self._read_vgpus(settings.resources)
 
     def _read_vgpus(self, resources: Sequence[ResourceSettings]) -> Vgpus:
@@ -49,14 +52,27 @@ class Look:
         """Return a resource with its devices. What cannot be read costs this resource only."""
         try:
             matching = self._placement.are_of(settings.match, self._inventory.functions)
+            ours = [claim for claim in self._claims if settings.name in (claim.labels[LABEL], claim.labels.get(BESIDE))]
+            if settings.is_shared:
+                return self._parts(settings, [f for f in matching.values() if f.is_gpu and not f.is_vf], ours)
             found = members(settings, matching, self._inventory, self._vgpus)
-            ours = [claim for claim in self._claims if claim.labels[LABEL] == settings.name]
             refusals = self._refusals(settings, found, ours)
             facts = Facts(self._inventory, self._marks, self._cordons, ours, refusals)
             devices = (*devices_of(settings, found, facts), *lost_of(settings, found, ours))
             return Resource(settings, devices, problem_of(settings, found, self._vgpus))
         except VfioctlError as error:
             return Resource(settings, problem=error.message)
+
+    def _parts(self, settings: ResourceSettings, gpus: Sequence[Function], ours: Sequence[Claim]) -> Resource:
+        ask = {"cores" if settings.devices is DeviceKind.CORES else "memory": settings.size}
+        gpus = [gpu for gpu in gpus if settings.match or not gpu.boot_vga]
+        taken = self._taken(())
+        refusals = self._placement.why_no_share(gpus, self._inventory, taken, **ask)
+        facts = Facts(
+            self._inventory, self._marks, self._cordons, ours, {str(gpu): why for gpu, why in refusals.items()}
+        )
+        devices = parts_of(settings, gpus, facts, taken.shares)
+        return Resource(settings, devices, problem_of_parts(settings, gpus, devices, ours))
 
     def gpus_with_vgpus(self) -> tuple[PciAddress, ...]:
         """Return the GPUs on NVIDIA's driver that have vGPUs: they stay on it. NVML reports errors of no others, for it

@@ -32,7 +32,7 @@ def status_page(status: Status, *, width: int) -> RenderableType:
     for resource in status.resources:
         parts += ["", *map(Text, _heading(resource, status))]
         if resource.devices:
-            rows = [_row(device) for device in resource.devices]
+            rows = [_row(device) for device in resource.shown]
             parts += table(_COLUMNS, rows, width)
     if status.running and status.running.failures:
         parts += ["", *_failures(status.running)]

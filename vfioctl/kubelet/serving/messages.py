@@ -143,6 +143,7 @@ def _answer(answer: Answer) -> plugin.ContainerAllocateResponse:
     ]
     return plugin.ContainerAllocateResponse(
         envs=dict(answer.environment),
+        mounts=[plugin.Mount(container_path=path, host_path=path) for path in answer.mounts],
         devices=nodes,
         annotations=dict(answer.annotations),
         cdi_devices=[plugin.CDIDevice(name=name) for name in answer.cdi],

@@ -30,13 +30,14 @@ from vfioctl.kubelet.serving.loop import Loop
 from vfioctl.kubelet.serving.messages import Unanswered
 from vfioctl.kubelet.serving.metrics import OK, Metrics
 from vfioctl.kubelet.serving.plugin import Plugin
-from vfioctl.kubelet.serving.pods import PodResources
+from vfioctl.kubelet.serving.pods import PodResources, ask_once
 from vfioctl.kubelet.serving.registration import Registrations
 from vfioctl.kubelet.serving.state import State
-from vfioctl.kubelet.serving.work import ResourceWork
+from vfioctl.kubelet.serving.work import PartsWork, ResourceWork
 
 if TYPE_CHECKING:
     from vfioctl.claims.model.claim import Claim
+    from vfioctl.kubelet.model.device import Listing
     from vfioctl.session import Session
 
 _TICK = 0.75
@@ -70,7 +71,7 @@ class KubeletService:
         self._plugins = {
             resource.name: Plugin(
                 Path(settings.plugins, resource.endpoint),
-                ResourceWork(self, resource, seconds),
+                (PartsWork if resource.is_shared else ResourceWork)(self, resource, seconds),
                 self._loop,
                 self._threads,
             )
@@ -137,6 +138,10 @@ class KubeletService:
     def look_again(self, resource: str) -> Sequence[Device]:
         self._look()
         return self.devices(resource)
+
+    def listed(self) -> Listing | None:
+        """See `Service`."""
+        return ask_once(self._settings.pod_resources, _PODS)
 
     def changed(self) -> None:
         self._look_due.set()
@@ -221,8 +226,8 @@ class KubeletService:
             return
         over = self._following.follow(kubelet.list, self.state.failed)
         self.state.pods("")
-        for claim, count in over:
-            if claim.id not in self._working and not self._has_pod(kubelet, claim):
+        for claim, count, is_replaced in over:
+            if claim.id not in self._working and (is_replaced or not self._has_pod(kubelet, claim)):
                 self._apart("release", self._release, claim, count)
         if time.monotonic() < self._count_due or (known := kubelet.allocatable()) is None:
             return

@@ -15,11 +15,13 @@ from vfioctl.claims.api import ClaimsApi
 from vfioctl.errors import Stuck, UnknownDevice
 from vfioctl.kubelet.allocating.allocation import Allocation
 from vfioctl.kubelet.allocating.deadline import Deadline
+from vfioctl.kubelet.allocating.parts import PartsAllocation
 from vfioctl.kubelet.answer.answer import Answer
+from vfioctl.kubelet.choosing.shares import chosen_parts
 from vfioctl.placement.api import PlacementApi
 
 if TYPE_CHECKING:
-    from vfioctl.kubelet.model.device import Device
+    from vfioctl.kubelet.model.device import Device, Listing
     from vfioctl.kubelet.model.settings import ResourceSettings
     from vfioctl.kubelet.serving.messages import Ids
     from vfioctl.session import Session
@@ -42,6 +44,9 @@ class Service(Protocol):
     def look_again(self, resource: str) -> Sequence[Device]:
         """Look at the devices now, and return those of a resource."""
 
+    def listed(self) -> Listing | None:
+        """Return which containers have which devices; None if the kubelet does not tell."""
+
     def changed(self) -> None:
         """Look at the devices soon."""
 
@@ -62,6 +67,10 @@ class ResourceWork:
         """`seconds`: how long an Allocate may take."""
         self._service, self._settings, self._seconds = service, settings, seconds
 
+    @property
+    def _allocation(self) -> Allocation:
+        return Allocation(self._service.session)
+
     def prefer(self, available: Ids, must: Ids, count: int) -> Ids:
         """Return the devices that a claim would choose; advice only, so an unknown id is no error."""
         devices = {device.id: device for device in self._service.devices(self._settings.name)}
@@ -75,12 +84,12 @@ class ResourceWork:
 
     def allocate(self, containers: Sequence[Ids]) -> Sequence[Answer]:
         """Give devices to containers. Raises Busy after the deadline, and what `Allocation.allocate` raises."""
-        return self._called("Allocate", self._seconds, containers, Allocation(self._service.session).allocate)
+        return self._called("Allocate", self._seconds, containers, self._allocation.allocate)
 
     def pre_start(self, ids: Ids) -> None:
         """Verify the devices of a container that starts, and restore what is missing."""
         seconds = min(_PRE_START, self._seconds)
-        self._called("PreStartContainer", seconds, [ids], Allocation(self._service.session).ready)
+        self._called("PreStartContainer", seconds, [ids], self._allocation.ready)
         self._service.follow_soon()
 
     def _called(
@@ -113,6 +122,24 @@ class ResourceWork:
         raise UnknownDevice(
             f"{self._settings.name} has no device {unknown[:80]!r}", next_command="vfioctl kubelet status"
         )
+
+
+class PartsWork(ResourceWork):
+    """The same for a resource of parts of GPUs."""
+
+    @property
+    def _parts(self) -> PartsAllocation:
+        return PartsAllocation(self._service.session, self._service.listed)
+
+    @property
+    def _allocation(self) -> Allocation:
+        return self._parts
+
+    def prefer(self, available: Ids, must: Ids, count: int) -> Ids:
+        """Return parts of the GPU that would give them, with what the same container was given a moment ago."""
+        there = [device for device in self._service.devices(self._settings.name) if device.id in {*available}]
+        gpus = self._parts.gpus_for(self._settings, count, there)
+        return chosen_parts(available, must, count, gpus)
 
 
 def _within(deadline: Deadline, work: Callable[[], T]) -> T:

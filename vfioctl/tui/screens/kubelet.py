@@ -56,7 +56,7 @@ def _resource(resource: Resource, status: Status) -> Iterator[Row]:
     yield heading(key, resource_line(resource, status), is_open=True if resource.devices or problem else None)
     if problem:
         yield heading(f"problem:{resource.name}", problem, tone=Tone.WARNING)._replace(parent=key)
-    for device in resource.devices:
+    for device in resource.shown:
         yield _device(device, resource, key)
 
 
@@ -73,7 +73,10 @@ def _device(device: Device, resource: Resource, parent: str) -> Row:
 
 
 def _key(resource: Resource, device: Device) -> str:
-    return f"{resource.name} {device.subject}"
+    from vfioctl.kubelet.render.status import health_words
+
+    of_parts = f"{device.claim or health_words(device)} " if resource.settings.is_shared else ""
+    return f"{resource.name} {of_parts}{device.subject}"
 
 
 def _failures(failures: Sequence[Failure]) -> Iterator[Row]:
@@ -93,7 +96,7 @@ def devices_of(keys: Sequence[str]) -> tuple[str, ...]:
 def not_uncordon(status: Status | None, keys: Sequence[str]) -> str:
     """Return why the devices of these rows need not be uncordoned; empty if they may be cordoned."""
     found = status.resources if status else ()
-    devices = [device for resource in found for device in resource.devices if _key(resource, device) in keys]
+    devices = [device for resource in found for device in resource.shown if _key(resource, device) in keys]
     healthy = devices and all(device.is_healthy for device in devices)
     return "it is healthy, so it is not cordoned" if healthy else ""
 
@@ -104,7 +107,7 @@ def details(status: Status | None, problem: str, key: str) -> list[RenderableTyp
         for resource in status.resources:
             if key == f"{_RESOURCE}{resource.name}":
                 return _about_resource(resource, status)
-            for device in resource.devices:
+            for device in resource.shown:
                 if key == _key(resource, device):
                     return _about_device(device, resource)
     return [Text(row.cells[0].text) for row in rows(status, problem) if row.key == key]

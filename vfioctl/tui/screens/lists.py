@@ -86,7 +86,8 @@ def claim_rows(overview: Overview) -> Iterator[Row]:
 
     yield from _missing(overview, Part.CLAIMS, View.CLAIMS)
     for claim in overview.claims:
-        devices = " ".join(device.subject for device in claim.devices if device.asked)
+        shares = (f"{share.address} ({share.words})" for share in claim.shares)
+        devices = " ".join((*(device.subject for device in claim.devices if device.asked), *shares))
         state = Tone.GOOD if claim.state == "held" else Tone.BAD if claim.state == "wedged" else Tone.WARNING
         by = f"{claim.sudo_user} (sudo)" if claim.sudo_user else claim.user
         expires = clock(claim.expires) if claim.expires else ""
