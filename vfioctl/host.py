@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from vfioctl.overview.model.overview import Overview, Part
     from vfioctl.persist.api import PersistApi
     from vfioctl.placement.api import PlacementApi
+    from vfioctl.sharing.api import SharingApi
     from vfioctl.state.api import StateApi
     from vfioctl.vgpu.api import VgpuApi
 
@@ -147,6 +148,13 @@ class Host:
         from vfioctl.kubelet.api import KubeletApi
 
         return KubeletApi(self.session)
+
+    @cached_property
+    def sharing(self) -> SharingApi:
+        """Shares of GPUs among containers, and what enforces them."""
+        from vfioctl.sharing.api import SharingApi
+
+        return SharingApi(self.session)
 
     @cached_property
     def _overviews(self) -> OverviewApi:

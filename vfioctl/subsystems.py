@@ -38,6 +38,14 @@ class Subsystem(NamedTuple):
     its table, and the words."""
     reservations: str = ""
     """Location of a function (session) that returns what is reserved, `vfioctl.core.reservations.Reservation`s."""
+    unfit: str = ""
+    """Location of a function (session, request, inventory) that returns, by address, why GPUs cannot serve a claim of
+    GPUs with their host driver."""
+    occupied: str = ""
+    """Location of a function (session, request) that returns the same for each claim. Each imports the module."""
+    client_edits: str = ""
+    """Location of a function (session, claim) that returns what a container with the claim's share of a GPU needs
+    besides the GPU: its environment, and directories of the host that it gets under the same paths."""
     follower: str = ""
     """Location of a class that keeps files in step with claims: a `vfioctl.claims.lifecycle.lifecycle.Follower`."""
     published: str = ""
@@ -97,8 +105,8 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
         settings="vfioctl.placement.model.settings:ClaimSettings",
         missing="vfioctl.placement.api:missing",
         reservations="vfioctl.claims.ledger.ledger:reservations",
-        published="vfioctl.claims.ledger.ledger:published",
-        published_to_group="vfioctl.claims.ledger.ledger:published_to_group",
+        published="vfioctl.claims.ledger.publishing:published",
+        published_to_group="vfioctl.claims.ledger.publishing:published_to_group",
     ),
     Subsystem(
         name="access",
@@ -174,6 +182,20 @@ SUBSYSTEMS: tuple[Subsystem, ...] = (
         settings="vfioctl.kubelet.model.settings:KubeletSettings",
         follower="vfioctl.kubelet.serving.differences:KubeletFollower",
         published="vfioctl.kubelet.ledger.cordons:published",
+    ),
+    Subsystem(
+        name="sharing",
+        cli="vfioctl.sharing.cli",
+        commands={
+            "share": Command(CHANGE, "Share GPUs among containers, and show what enforces each share."),
+            "mps": Command(CHANGE, "Share a GPU between processes by NVIDIA's MPS, with limits for each."),
+        },
+        api="vfioctl.sharing.api:SharingApi",
+        parts="vfioctl.sharing.parts:PARTS",
+        settings="vfioctl.sharing.model.settings:SharingSettings",
+        unfit="vfioctl.sharing.api:unfit",
+        occupied="vfioctl.sharing.mps.occupied:occupied",
+        client_edits="vfioctl.sharing.api:client_edits",
     ),
     Subsystem(
         name="overview",

@@ -8,7 +8,7 @@ import errno as errnos
 import importlib
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from enum import EnumType
@@ -167,17 +167,25 @@ class LazyGroup(Group):
         wanted = words[0] if words and words[0] in subcommands(module) else ""
         if (name, wanted) not in self._loaded:
             command = cast("TyperCommand", get_command(_with_subcommands(module, wanted)))
-            for part in (command, *getattr(command, "commands", {}).values()):
+            for part in _with_children(command):
                 part.params += [parameter for parameter in self.params if parameter.name in OPTIONS]
                 part.help = _flowing(part.help or "")
             self._loaded[name, wanted] = command
         return self._loaded[name, wanted]
 
 
+def _with_children(command: TyperCommand) -> Iterator[TyperCommand]:
+    """A command, its subcommands, and theirs."""
+    yield command
+    for child in getattr(command, "commands", {}).values():
+        yield from _with_children(child)
+
+
 def subcommands(module: Any) -> Collection[str]:
     """Return the names of the subcommands of a module's app; none if it is one command.
 
-    A group's `MODULES` names the modules that add its subcommands, if these are not in the module itself."""
+    A group's `MODULES` names the modules that add its subcommands, if these are not in the module itself. A subcommand
+    may be a group, too, which its module adds with `add_typer`, by its name."""
     if not module.app.registered_callback:
         return ()
     return {*getattr(module, "MODULES", ()), *map(_name_of, module.app.registered_commands)}
@@ -187,11 +195,12 @@ def _with_subcommands(module: Any, wanted: str) -> typer.Typer:
     """Return a module's app with the subcommand that is wanted, as typer takes a millisecond for each; or with all."""
     modules: Mapping[str, str] = getattr(module, "MODULES", {})
     app: typer.Typer = copy(module.app)
-    app.registered_commands = [*app.registered_commands]
-    for name in dict.fromkeys([modules[wanted]] if wanted in modules else modules.values()):
+    app.registered_commands, app.registered_groups = [*app.registered_commands], [*app.registered_groups]
+    for name in dict.fromkeys(module for child, module in modules.items() if wanted in ("", child)):
         importlib.import_module(name).add_to(app)
     if wanted:
         app.registered_commands = [command for command in app.registered_commands if _name_of(command) == wanted]
+        app.registered_groups = [group for group in app.registered_groups if group.name == wanted]
     return app
 
 

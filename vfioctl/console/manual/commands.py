@@ -45,7 +45,7 @@ class CommandPage:
     examples: tuple[str, ...]
     """Command lines."""
     commands: tuple[CommandPage, ...]
-    """Its subcommands. Of `vfioctl` itself they have a summary only."""
+    """Its subcommands, and theirs. Of `vfioctl` itself they have a summary only."""
 
     @property
     def name(self) -> str:
@@ -87,11 +87,18 @@ def _page(command: TyperCommand | TyperGroup, context: typer.Context) -> Command
         options=_entries(own, TyperOption, context),
         shared=_entries(shared, TyperOption, context),
         examples=_examples(command.epilog or ""),
-        commands=tuple(
-            _page(child, typer.Context(child, info_name=name, parent=context))
-            for name, child in getattr(command, "commands", {}).items()
-        ),
+        commands=tuple(_children(command, context)),
     )
+
+
+def _children(command: TyperCommand | TyperGroup, context: typer.Context) -> Iterator[CommandPage]:
+    """The pages of subcommands; of one that is a group, those of its own instead."""
+    for name, child in getattr(command, "commands", {}).items():
+        inner = typer.Context(child, info_name=name, parent=context)
+        if getattr(child, "commands", {}):
+            yield from _children(child, inner)
+        else:
+            yield _page(child, inner)
 
 
 def _plain(piece: str) -> str:

@@ -22,6 +22,7 @@ OF_VFIOCTL: Mapping[str, Variable] = {
     "VFIOCTL_ROOT": Variable("The directory with a captured tree of a host.", "--root"),
     "VFIOCTL_LEDGER": Variable("The ledger, instead of the host's own.", "--ledger"),
     "VFIOCTL_CONNECT": Variable("The URI of the libvirt that has the domains.", "domain --connect"),
+    "VFIOCTL_NODE_NAME": Variable("The node's name in the cluster, instead of the host's.", "share extender --node"),
     "VFIOCTL_FAULTS": Variable(
         "Faults of a simulated host, separated by commas: 3:hang blocks its third write, 2:EBUSY makes the second fail."
     ),

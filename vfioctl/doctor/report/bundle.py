@@ -107,6 +107,9 @@ def _claim(claim: Claim, redaction: Redaction) -> dict[str, object]:
         "devices": [
             {"device": str(d.subject), "on": d.address, "asked": d.asked, "undo": d.undo} for d in claim.devices
         ],
+        "shares": [
+            {"gpu": s.address, "cores": s.cores, "memory": s.memory, "enforce": s.enforce} for s in claim.shares
+        ],
         "cpus": len(claim.cpus),
         "since": claim.since,
         "expires": claim.expires,

@@ -32,6 +32,8 @@ FILES: Mapping[str, str] = {
     f"{UNITS}/vfioctl-early.service": "systemd/vfioctl-early.service",
     f"{UNITS}/vfioctl-restore.service": "systemd/vfioctl-restore.service",
     f"{UNITS}/vfioctl-kubelet.service": "systemd/vfioctl-kubelet.service",
+    f"{UNITS}/vfioctl-mps@.service": "systemd/vfioctl-mps@.service",
+    f"{UNITS}/vfioctl-share.service": "systemd/vfioctl-share.service",
     f"{INITRAMFS_TOOLS}/hooks/vfioctl": "initramfs/initramfs-tools/hook",
     f"{INITRAMFS_TOOLS}/scripts/init-top/00-vfioctl": "initramfs/initramfs-tools/init-top",
     f"{INITRAMFS_TOOLS}/scripts/init-bottom/vfioctl": "initramfs/initramfs-tools/init-bottom",
@@ -52,6 +54,7 @@ LINKS: Mapping[str, str] = {
 """The links that enable units, and their targets."""
 OPTIONAL_LINKS: Mapping[str, str] = {
     f"{UNITS}/multi-user.target.wants/vfioctl-kubelet.service": "../vfioctl-kubelet.service",
+    f"{UNITS}/multi-user.target.wants/vfioctl-share.service": "../vfioctl-share.service",
 }
 """Those that are for the administrator to make, with systemctl enable."""
 ALL_LINKS: Mapping[str, str] = {**LINKS, **OPTIONAL_LINKS}
@@ -59,6 +62,8 @@ UNIT_NAMES = frozenset(link.rpartition("/")[2] for link in LINKS)
 """The units that a boot starts."""
 OPTIONAL_UNIT_NAMES = frozenset(link.rpartition("/")[2] for link in OPTIONAL_LINKS)
 """The units that a boot starts if the administrator wants them."""
+STARTED_UNIT_NAMES = frozenset({"vfioctl-mps@.service"})
+"""The units that no boot starts: vfioctl does, for what they are named after."""
 COMPLETIONS: Mapping[str, str] = {
     f"{SHARE}/bash-completion/completions/vfioctl": "bash",
     f"{SHARE}/zsh/site-functions/_vfioctl": "zsh",
