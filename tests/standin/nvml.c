@@ -17,6 +17,11 @@
  *
  *     xid|00000000:41:00.0|79
  *
+ * and the processes that use them, all the time in this percentage, and with these bytes of memory, 0 where it is not
+ * there:
+ *
+ *     process|00000000:41:00.0|PID|PERCENT|BYTES
+ *
  * A GPU that has neither of the lines for a vGPU host is no vGPU host's. With the second alone it has no types.
  *
  * A return code other than 0 (15: the GPU is lost) is the answer to all that is asked of that GPU; its handle and its
@@ -34,6 +39,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, FAILED = 999 };
@@ -66,6 +72,24 @@ typedef struct {
     unsigned long long number;
 } Xid;
 
+typedef struct {
+    Gpu *gpu;
+    unsigned pid, percent;
+    unsigned long long bytes;
+} Process;
+
+typedef struct { /* nvmlProcessInfo_t, since NVML 11 */
+    unsigned pid;
+    unsigned long long bytes;
+    unsigned gpu_instance, compute_instance;
+} ProcessInfo;
+
+typedef struct { /* nvmlProcessUtilizationSample_t */
+    unsigned pid;
+    unsigned long long at;
+    unsigned sm, memory, encoder, decoder;
+} Sample;
+
 typedef struct { int is_registered[MOST_GPUS]; } EventSet;
 
 typedef struct { /* nvmlEventData_t */
@@ -93,6 +117,8 @@ static Link links[MOST_TYPES];
 static unsigned link_count;
 static Xid xids[MOST_TYPES];
 static unsigned xid_count;
+static Process processes[MOST_TYPES];
+static unsigned process_count;
 static int started;
 
 static void hang(void)
@@ -189,6 +215,16 @@ static void take_xid(const char *line)
         xid_count++;
 }
 
+static void take_process(const char *line)
+{
+    char bus[32];
+    Process *process = &processes[process_count];
+    if (process_count < MOST_TYPES
+        && sscanf(line, "process|%31[^|]|%u|%u|%llu", bus, &process->pid, &process->percent, &process->bytes) >= 3
+        && (process->gpu = on_bus(bus)))
+        process_count++;
+}
+
 static void take_mixed(const char *line)
 {
     char bus[32], text[8];
@@ -206,7 +242,7 @@ static int load(void)
     char line[512];
     if (!file)
         return FAILED;
-    for (count = type_count = link_count = xid_count = 0; fgets(line, sizeof line, file);)
+    for (count = type_count = link_count = xid_count = process_count = 0; fgets(line, sizeof line, file);)
         if (strncmp(line, "vgpu|", 5) == 0)
             take_type(line);
         else if (strncmp(line, "mixed|", 6) == 0)
@@ -215,6 +251,8 @@ static int load(void)
             take_link(line);
         else if (strncmp(line, "xid|", 4) == 0)
             take_xid(line);
+        else if (strncmp(line, "process|", 8) == 0)
+            take_process(line);
         else if (count < MOST_GPUS)
             count += take(line, &gpus[count]);
     fclose(file);
@@ -371,14 +409,24 @@ int nvmlDeviceGetPersistenceMode(Gpu *gpu, unsigned *value)
     return get("nvmlDeviceGetPersistenceMode", gpu, PERSISTENCE, value);
 }
 
-int nvmlDeviceSetPersistenceMode(Gpu *gpu, unsigned value)
+static int set(const char *function, Gpu *gpu, int which, unsigned value)
 {
-    const char *told = fault("nvmlDeviceSetPersistenceMode");
-    int code = ask("nvmlDeviceSetPersistenceMode", gpu);
+    const char *told = fault(function);
+    int code = ask(function, gpu);
     if (code || (told && strncmp(told, "forget", 6) == 0))
         return code;
-    gpu->modes[PERSISTENCE] = (int)value;
+    gpu->modes[which] = (int)value;
     return save();
+}
+
+int nvmlDeviceSetPersistenceMode(Gpu *gpu, unsigned value)
+{
+    return set("nvmlDeviceSetPersistenceMode", gpu, PERSISTENCE, value);
+}
+
+int nvmlDeviceSetComputeMode(Gpu *gpu, unsigned value)
+{
+    return set("nvmlDeviceSetComputeMode", gpu, COMPUTE, value);
 }
 
 int nvmlDeviceGetComputeMode(Gpu *gpu, unsigned *value)
@@ -465,6 +513,46 @@ int nvmlEventSetWait_v2(EventSet *set, EventData *data, unsigned milliseconds)
     }
     usleep(milliseconds * 1000ul);
     return TIMEOUT;
+}
+
+/* -- samples of processes ------------------------------------------------------------------------------------------ */
+
+int nvmlDeviceGetProcessUtilization(Gpu *gpu, Sample *samples, unsigned *number, unsigned long long last)
+{
+    unsigned room = *number;
+    struct timespec now;
+    unsigned long long at;
+    int code = ask("nvmlDeviceGetProcessUtilization", gpu);
+    if (code)
+        return code;
+    clock_gettime(CLOCK_REALTIME, &now);
+    at = now.tv_sec * 1000000ull + now.tv_nsec / 1000;
+    *number = 0;
+    for (Process *process = processes; at > last && process < processes + process_count; process++)
+        if (process->gpu == gpu && (*number)++ < room && samples)
+            samples[*number - 1] = (Sample){process->pid, at, process->percent, 0, 0, 0};
+    if (!*number)
+        return NOT_FOUND;
+    return *number > room ? TOO_SMALL : SUCCESS;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(Gpu *gpu, unsigned *number, ProcessInfo *infos)
+{
+    unsigned room = *number;
+    int code = ask("nvmlDeviceGetComputeRunningProcesses_v3", gpu);
+    if (code)
+        return code;
+    *number = 0;
+    for (Process *process = processes; process < processes + process_count; process++)
+        if (process->gpu == gpu && (*number)++ < room && infos)
+            infos[*number - 1] = (ProcessInfo){process->pid, process->bytes, 0, 0};
+    return *number > room ? TOO_SMALL : SUCCESS;
+}
+
+/* As NVML does it, a process that computes and draws is among both. */
+int nvmlDeviceGetGraphicsRunningProcesses_v3(Gpu *gpu, unsigned *number, ProcessInfo *infos)
+{
+    return nvmlDeviceGetComputeRunningProcesses_v3(gpu, number, infos);
 }
 
 /* -- types of vGPUs ---------------------------------------------------------------------------------------------- */

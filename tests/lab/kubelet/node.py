@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -66,6 +66,7 @@ KUBELET_SETTINGS = {
 HOSTS = f"127.0.0.1 localhost\n{ADDRESS} {NAME}\n"
 NAME_SERVERS = "nameserver 127.0.0.1\n"
 ENVIRONMENT = {"AWS_EC2_METADATA_DISABLED": "true"}
+NOTHING: Mapping[str, int] = {}
 NETWORK = {"cniVersion": "0.3.1", "name": "none", "plugins": [{"type": "none"}]}
 
 
@@ -109,15 +110,10 @@ class Node:
         """Return how many calls of Allocate have ended since the kubelet's start."""
         return self.counted("kubelet_device_plugin_alloc_duration_seconds_count", resource)
 
-    def add_pod(self, name: str, resource: str, command: str) -> None:
-        """Write a static pod with one container, which runs a command of the shell and wants one device."""
-        container = {
-            "name": "main",
-            "image": images.NAME,
-            "imagePullPolicy": "Never",
-            "command": ["/bin/sh", "-c", command],
-            "resources": {"limits": {resource: "1"}},
-        }
+    def add_pod(self, name: str, needs: Mapping[str, int], command: str, *, init: Mapping[str, int] = NOTHING) -> None:
+        """Write a static pod with one container, which runs a command of the shell. `needs`: how many devices of each
+        resource it wants. `init`: the same of an init container, which does nothing."""
+        first = [_container("first", init, "true")] if init else []
         manifest = {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -126,7 +122,8 @@ class Node:
                 "hostNetwork": True,
                 "restartPolicy": "Never",
                 "terminationGracePeriodSeconds": 1,
-                "containers": [container],
+                "initContainers": first,
+                "containers": [_container("main", needs, command)],
             },
         }
         written = STATE / f"{name}.json"
@@ -156,6 +153,16 @@ class Node:
     def within(self, condition: Callable[[], object], what: str) -> None:
         """Return once it holds; fail when it does not come to, or the kubelet has ended."""
         within(condition, what, self._kubelet)
+
+
+def _container(name: str, needs: Mapping[str, int], command: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "image": images.NAME,
+        "imagePullPolicy": "Never",
+        "command": ["/bin/sh", "-c", command],
+        "resources": {"limits": {resource: str(count) for resource, count in needs.items()}},
+    }
 
 
 @contextmanager

@@ -29,21 +29,23 @@ COMMAND = "import sys; sys.argv[0] = 'vfioctl'; from vfioctl.app import console;
 
 
 class Plugin:
-    """The service `vfioctl kubelet serve`. `devices`: the address of the device of each resource."""
+    """The service `vfioctl kubelet serve`. `devices`: the address of the device of each resource. `simulated`: the file
+    of the host whose devices they are, if not this one's."""
 
-    def __init__(self, node: Node, logs: Path, devices: dict[str, str]) -> None:
+    def __init__(self, node: Node, logs: Path, devices: dict[str, str], simulated: Path | None = None) -> None:
         self.node, self.devices = node, devices
-        self._log, self._ledger = logs / "plugin.log", STATE / "ledger.db"
+        name = simulated.stem if simulated else "plugin"
+        self._log, self._ledger, self._file = logs / f"{name}.log", STATE / f"{name}.db", STATE / f"{name}.toml"
+        self._host = ("--simulate", str(simulated)) if simulated else ()
         self._process: subprocess.Popen[bytes] | None = None
-        file = STATE / "config.toml"
         tables = "".join(RESOURCE.format(name=name, address=address) for name, address in devices.items())
-        file.write_text(CONFIGURATION + tables)
-        # of all commands, too
-        os.environ["VFIOCTL_CONFIG"] = str(file)
+        self._file.write_text(CONFIGURATION + tables)
 
     def start(self) -> None:
         """Start it, and return at once."""
-        self._process = started(self._log, sys.executable, "-c", COMMAND, "--ledger", self._ledger, "kubelet", "serve")
+        os.environ["VFIOCTL_CONFIG"] = str(self._file)  # of all commands, too
+        words = ("--ledger", self._ledger, *self._host, "kubelet", "serve")
+        self._process = started(self._log, sys.executable, "-c", COMMAND, *words)
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """End it with a signal; return its exit status, minus the signal's number where that ended it."""
@@ -53,7 +55,7 @@ class Plugin:
 
     def command(self, *words: str) -> Answer:
         """Run another command, with the same ledger."""
-        return vfioctl(self._ledger, *words)
+        return vfioctl(self._ledger, *self._host, *words)
 
     def document(self, *words: str) -> dict[str, Any]:
         """Run another command; return its JSON."""
