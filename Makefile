@@ -28,6 +28,8 @@ BENCH_PACKAGES := pciutils driverctl dpdk mdevctl psmisc util-linux kmod virtins
 # Debian's where there is one, as dpdk-devbind and virt-install have it: vfioctl is compared with them, not two Pythons
 BENCH_PYTHON ?= $(firstword $(wildcard /usr/bin/python3) $(PYTHON))
 
+# to collect all tests takes most of a minute
+ALONE = $(shell grep --recursive --files-with-matches --include='test_*.py' 'mark\.alone' tests/unit tests/contract)
 PROTO := vfioctl/kubelet/proto
 # a command, not a target: a line that calls make is run in a dry run, too, and examples of the documents are dry runs
 PACKAGED = $(BIN)/pytest tests/lab/packages
@@ -102,8 +104,9 @@ unit: $(VENV)/with-libvirt ## all tests that need no machine
 	$(BIN)/pytest --durations=10 --numprocesses 4 tests/kubelet 2>&1 | tee --append $(RESULTS)/unit.txt
 # two runs side by side: each test of one is alone in its process
 	@echo "pytest -m alone: those of the kernel beside all others"; failed=0; \
-	$(BIN)/pytest --durations=20 -m alone tests/unit/kernel > $(RESULTS)/alone.txt 2>&1 & kernel=$$!; \
-	$(BIN)/pytest --durations=20 -m alone --ignore tests/unit/kernel 2>&1 | tee --append $(RESULTS)/unit.txt || failed=1; \
+	$(BIN)/pytest --durations=20 -m alone $(filter tests/unit/kernel/%,$(ALONE)) > $(RESULTS)/alone.txt 2>&1 & kernel=$$!; \
+	$(BIN)/pytest --durations=20 -m alone $(filter-out tests/unit/kernel/%,$(ALONE)) 2>&1 \
+		| tee --append $(RESULTS)/unit.txt || failed=1; \
 	wait $$kernel || failed=1; tee --append $(RESULTS)/unit.txt < $(RESULTS)/alone.txt; exit $$failed
 
 coverage: $(VENV)/with-libvirt ## the same, with coverage, of which 95 % of the branches are needed: twice as long
@@ -149,10 +152,11 @@ bench: $(VENV)/with-libvirt ## the benchmarks against lspci, driverctl, dpdk-dev
 	@mkdir -p .lab
 	@$(MAKE) $(VENV)/bench/made
 	export PATH=/usr/sbin:/usr/bin:/sbin:/bin; missed=0; \
-	for part in inventory completion holders device vgpu claims placement domain doctor tui kubelet boot; do \
+	for part in inventory completion holders device vgpu claims placement domain doctor tui kubelet extender sharing boot; do \
 		$(VENV)/bench/bin/python -m bench.$$part --json .lab/bench-$$part.json || missed=$$?; \
 	done; \
-	$(BIN)/python tests/lab/boot.py -o .lab/bench -- -s tests/lab/inside/measure_bind.py tests/lab/inside/measure_vgpu.py; exit $$missed
+	$(BIN)/python tests/lab/boot.py -o .lab/bench -- -s tests/lab/inside/measure_bind.py tests/lab/inside/measure_vgpu.py \
+		tests/lab/inside/measure_freeze.py; exit $$missed
 
 documents: $(VENV)/for-tests ## renews the schemas, and what the examples show
 	$(BIN)/python -m docs.generate

@@ -128,7 +128,7 @@ def _bare(file: Path, number: int) -> Round:
     db = sqlite3.connect(file, timeout=30, isolation_level=None)
     db.execute("PRAGMA synchronous = FULL")
     values = rows.columns_of(_claim("0000:00:00.0", "vm/bare"), "{}")[1:]
-    insert = f"INSERT INTO claim VALUES ({', '.join('?' * 19)})"  # noqa: S608 - constants
+    insert = f"INSERT INTO claim VALUES ({', '.join('?' * 20)})"  # noqa: S608 - constants
     count = iter(range(1 << 30))
 
     def one(_: str) -> None:
@@ -150,7 +150,7 @@ def _bare(file: Path, number: int) -> Round:
 def listing(file: Path, runs: int) -> list[float]:
     """Seconds of `vfioctl claim list --all --json`, the whole process, on a ledger with many claims that have ended."""
     store = Store(file, MIGRATIONS)
-    insert = f"INSERT INTO claim VALUES ({', '.join('?' * 19)})"  # noqa: S608 - constants
+    insert = f"INSERT INTO claim VALUES ({', '.join('?' * 20)})"  # noqa: S608 - constants
     with store.transaction() as db:
         for number in range(HISTORY):
             claim = _claim(GPU, "vm/old")._replace(id=f"{number:08x}", state=ClaimState.RELEASED, since=MOMENT.now)

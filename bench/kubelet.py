@@ -261,7 +261,7 @@ class Side:
 
 def add_history(host: Host) -> None:
     """The claims of pods that have ended."""
-    insert = f"INSERT INTO claim VALUES ({', '.join('?' * 19)})"  # noqa: S608 - constants
+    insert = f"INSERT INTO claim VALUES ({', '.join('?' * 20)})"  # noqa: S608 - constants
     with host.session.store.transaction() as db:
         for number in range(HISTORY):
             claim = Claim(

@@ -22,7 +22,7 @@ _CLAIMS = """
     WITH RECURSIVE number(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < ?)
     INSERT INTO claim
     SELECT printf('%08x', n), printf('vm/v%d', n % 200), state, request, '', devices, cpus, hugepages, labels, since,
-        boot_id, expires, ended, plans, why, user, sudo_user, pid, command
+        boot_id, expires, ended, plans, why, user, sudo_user, pid, command, shares
     FROM number, (SELECT * FROM claim LIMIT 1)
 """
 
