@@ -94,7 +94,19 @@ def hgx8() -> HostBuilder:
         host.node(f"/dev/nvidia{number}", 195, number)
     host.node("/dev/nvidiactl", 195, 255)
     host.node("/dev/dri/card0", 226, 0)
+    host.file("/sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory hugetlb pids rdma misc")
+    host.file("/usr/bin/nvidia-cuda-mps-control", "")
     return host
+
+
+def toolkit_file(gpus: int) -> list[str]:
+    """What `nvidia-ctk cdi generate` writes, with the UUIDs of `HostBuilder.nvml`; the first edits only."""
+    lines = ["---", "cdiVersion: 0.5.0", "kind: nvidia.com/gpu", "devices:"]
+    for number in range(gpus):
+        for name in (f'"{number}"', f"GPU-00000000-0000-0000-0000-{number:012}"):
+            edits = ["  - containerEdits:", "      deviceNodes:", f"        - path: /dev/nvidia{number}"]
+            lines += [*edits, f"    name: {name}"]
+    return lines
 
 
 def _switch(host: HostBuilder, root: Root, bus: int, *, ports: int) -> list[Function]:
@@ -357,6 +369,7 @@ def gh200() -> HostBuilder:
     port = host.add(parts.GRACE_PORT, "0009:00:00.0", next(roots), "pcieport")
     gpu = host.add(parts.GH200, "0009:01:00.0", port, "nvidia")
     host.nvml(gpu, "NVIDIA GH200 480GB", 97871, persistence_mode="1", mig_mode="0")
+    host.content("/etc/cdi/nvidia.yaml", toolkit_file(1))
     host.node("/dev/nvidia0", 195, 0)
     host.node("/dev/nvidiactl", 195, 255)
     return host

@@ -160,7 +160,7 @@ def effects_of(plan: Plan) -> list[Step]:
 
 def effect(step: Step) -> tuple[str, str]:
     """A step as the simulated kernel notes it."""
-    prefixes = {"persistence": "nvml:", "service": "unit:", "NVIDIA VFs": MANAGING}
+    prefixes = {"persistence": "nvml:", "compute mode": "compute:", "service": "unit:", "NVIDIA VFs": MANAGING}
     return f"{prefixes.get(step.action, '')}{step.target}", step.value
 
 
@@ -228,6 +228,9 @@ def written(tree: Tree, root: Path) -> Path:
     return root
 
 
+_FUNCTION = TypeAdapter(Function)  # making one takes ten milliseconds
+
+
 def function(address: str, class_code: str = "030200", **facts: object) -> Function:
     """A function as a value: a GPU on nvidia in group 1, unless told otherwise."""
     known: dict[str, object] = {
@@ -241,7 +244,7 @@ def function(address: str, class_code: str = "030200", **facts: object) -> Funct
         "iommu_group": 1,
         "available_drivers": ("nvidia", "vfio-pci"),
     }
-    return TypeAdapter(Function).validate_python(known | facts)
+    return _FUNCTION.validate_python(known | facts)
 
 
 def inventory_of(*functions: Function, iommu: Iommu | None = None, drivers: Sequence[str] = ("nvidia",)) -> Inventory:

@@ -54,7 +54,7 @@ class Admission:
                     continue
                 self._state.forget_ended()
             place = Place(pod.uid, container.name, resource)
-            if ids := self._chosen(place, needed, reuse.get(resource, set())):
+            if ids := self._chosen(place, needed, reuse.get(resource, set()), container.numa_node):
                 self._ask_allocate(place, ids)
         for resource, held in self._state.table.of(pod.uid, container.name):
             of_init = reuse.setdefault(resource, set())
@@ -63,8 +63,8 @@ class Admission:
             else:
                 of_init.difference_update(held.ids)
 
-    def _chosen(self, place: Place, needed: int, reusable: set[str]) -> Sequence[str]:
-        """The devices to ask for; none if the container has them already."""
+    def _chosen(self, place: Place, needed: int, reusable: set[str], numa_node: int | None) -> Sequence[str]:
+        """The devices to ask for; none if the container has them already. `numa_node`: of which they are, if any."""
         table, resource = self._state.table, place.resource
         with self._state.changed:
             if self._has_its_devices(place, needed):
@@ -75,6 +75,8 @@ class Admission:
             if choice.take(reusable):
                 return choice.ids
             available = choice.available()
+            if numa_node is not None:
+                available = {device for device in available if table.nodes_of(resource, device) == [numa_node]}
         preferred = self._preferred(resource, available | {*choice.ids}, choice.ids, needed)
         with self._state.changed:
             _ = choice.take(available & preferred) or choice.take(available)

@@ -27,6 +27,8 @@ class Container:
     """A plain init container: it ends before those of the pod start."""
     refused: str = ""
     """Why another part of the kubelet (for CPUs, memory) refuses the container after its devices were allocated."""
+    numa_node: int | None = None
+    """The one that the topology manager (single-numa-node) has chosen for the container."""
 
 
 @dataclass(frozen=True)

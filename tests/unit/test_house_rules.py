@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LONGEST_MODULE = 300
 LONGEST_FUNCTION = 60
 # Longer, each with its reason.
-ALLOWED_TO_BE_LONG: dict[str, str] = {}
+ALLOWED_TO_BE_LONG = {"vfioctl/host.py": "an attribute for each subsystem"}
 # Words that say nothing about what a thing does.
 EMPTY_WORDS = {"helper", "helpers", "util", "utils", "manager", "base", "misc", "common"}
 

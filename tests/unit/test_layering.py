@@ -33,6 +33,7 @@ SUBSYSTEMS = (
     "state",
     "doctor",
     "kubelet",
+    "sharing",
     "overview",
 )
 """In the order in which each may import those before it."""
@@ -67,7 +68,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "published_ledger": ("errors", "core"),
     "session": ("errors", "config", "settings", "kernel", "core", "subsystems", "published_ledger"),
     "sources": ("errors", "config", "kernel", "published_ledger", "session"),
+    "serving": ("errors", "core", "console"),
     **{name: (*BELOW, "console", *_shared(name)) for name in SUBSYSTEMS},
+    **{name: (*BELOW, "console", "serving", *_shared(name)) for name in ("kubelet", "sharing")},
     "claims": (*BELOW, "console", *_shared("claims"), "placement.render"),
     "overview": (*BELOW, "console", *_shared("overview"), "inventory.render"),
     "host": (
@@ -112,6 +115,10 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("proto", "model", "ledger", "choosing", "answer", "reading", "allocating", "serving"),
         *("api", "render", "cli"),
     ),
+    "sharing": (
+        *("model", "probe", "enforcing", "allowing", "mps", "extender", "measuring", "fairness", "throttling"),
+        *("serving", "parts", "api", "render", "cli"),
+    ),
     "overview": ("model", "watch", "reading", "api", "render", "cli"),
 }
 LOOSE = {"api", "parts", "actions", "checks", "records", "migrations", "render", "place", "resources", "packaged"}
@@ -130,6 +137,7 @@ VALUES = (
     "core.reservations",
     "kernel.host_paths",
     "kernel.protocol",
+    "serving.address",
 )
 # Rooms that do no input or output, also inside a room. What else each may import has its reason beside it.
 PURE: dict[str, tuple[str, ...]] = {
@@ -148,6 +156,26 @@ PURE: dict[str, tuple[str, ...]] = {
     "kubelet.choosing": (),
     "kubelet.answer": (),
     "kubelet.allocating.requests": (),
+    "sharing.enforcing": (),
+    "sharing.fairness": (),
+    "sharing.measuring.gpus": (),
+    "sharing.measuring.names": (),
+    "sharing.measuring.nvml_time": ("kernel.gpu_sharing",),  # whose values it adds up
+    "sharing.measuring.drm_fdinfo": (),
+    "sharing.measuring.drm_time": (),
+    "sharing.measuring.lease_time": (),
+    "sharing.extender.names": (),
+    "sharing.extender.packing": (),
+    "sharing.extender.report": (),
+    "sharing.extender.reading": (),
+    "sharing.extender.annotations": ("sharing.extender.table",),  # whose value it takes
+    "sharing.mps.share": (),
+    "sharing.mps.daemon": ("kernel.mps",),  # which modes there are
+    "sharing.mps.answers": (),
+    "sharing.mps.config": (),
+    "sharing.mps.intents": (),
+    "sharing.mps.status": (),
+    "sharing.mps.plan": (),
     "domain.document": ("kernel.untrusted_files",),  # templates are files
     "domain.check.rules": (),
     "domain.build.layout": (),
@@ -164,7 +192,7 @@ OPTIONAL = {"pyudev", "pynvml", "libvirt", "libvirt_qemu", "yaml", "pycdlib"}
 # At home in some rooms of one subsystem, which no other room imports before it needs them.
 OF_ROOMS = {
     "grpclib": ("kubelet.serving",),
-    "prometheus_client": ("kubelet.serving",),
+    "prometheus_client": ("kubelet.serving", "sharing.serving", "sharing.extender"),
     "google": ("kubelet.proto", "kubelet.serving"),
 }
 # What only the parts that print may know.

@@ -18,7 +18,8 @@ import pytest
 from tests.checks import release
 from tests.libvirt_schema import validated
 from vfioctl.app import main
-from vfioctl.persist.model.installed import IN_PACKAGE, OPTIONAL_UNIT_NAMES, UNIT_NAMES
+from vfioctl.kernel.mps import PROGRAM
+from vfioctl.persist.model.installed import IN_PACKAGE, OPTIONAL_UNIT_NAMES, STARTED_UNIT_NAMES, UNIT_NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATES = sorted((ROOT / "libvirt-templates").glob("*.xml"))
@@ -26,13 +27,22 @@ RULES = sorted((ROOT / "udev").glob("*.rules"))
 UNITS = sorted((ROOT / "systemd").glob("*.service"))
 RESTORE = ROOT / "systemd/vfioctl-restore.service"
 KUBELET = ROOT / "systemd/vfioctl-kubelet.service"
-FAMILIES = {RESTORE: "AF_UNIX", KUBELET: "AF_UNIX AF_INET AF_INET6 AF_NETLINK"}
+SHARE = ROOT / "systemd/vfioctl-share.service"
+FAMILIES = {
+    RESTORE: "AF_UNIX",
+    KUBELET: "AF_UNIX AF_INET AF_INET6 AF_NETLINK",
+    SHARE: "AF_UNIX AF_INET AF_INET6",
+}
 """The sockets of the units that run as long as a boot, and longer."""
-NAMESPACES = {RESTORE: "yes", KUBELET: "mnt"}
-CALLS = {RESTORE: {"@system-service", "@module"}, KUBELET: {"@system-service", "@module", "mount"}}
+NAMESPACES = {RESTORE: "yes", KUBELET: "mnt", SHARE: "mnt"}
+CALLS = {
+    RESTORE: {"@system-service", "@module"},
+    KUBELET: {"@system-service", "@module", "mount"},
+    SHARE: {"@system-service", "mount"},
+}
 """NVML's program hides the nodes of other GPUs, which takes both a namespace and mount(2)."""
 WRITABLE = {KUBELET: ["-/var/lib/kubelet/device-plugins"]}
-EXPOSURE = {RESTORE: 40, KUBELET: 44}
+EXPOSURE = {RESTORE: 40, KUBELET: 44, SHARE: 42}
 """Tenths, on systemd's scale from 0 to 10. Without these directives it was 9.6. Sockets of the network count 0.3."""
 HARDENED = {
     "ProtectSystem": "strict",
@@ -43,6 +53,8 @@ HARDENED = {
     **dict.fromkeys(("RestrictSUIDSGID", "RestrictRealtime", "LockPersonality"), "yes"),
 }
 """What these units have."""
+NVIDIAS = f"/usr/bin/{PROGRAM}"
+"""The program of NVIDIA's that a unit of ours runs."""
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LOCKS = {name: (ROOT / f"requirements-{name}.lock").read_text() for name in ("run", "dev", "libvirt", "mutants")}
 
@@ -124,6 +136,8 @@ def test_udev_rules_are_matches_and_assignments(rules: Path) -> None:
 def test_a_unit_runs_a_command_that_there_is(unit: Path) -> None:
     (line,) = (line for line in unit.read_text().splitlines() if line.startswith("ExecStart="))
     program, *words = line.removeprefix("ExecStart=").split()
+    if program == NVIDIAS:
+        return
     if not words:  # a script of ours
         assert program == f"/usr/lib/vfioctl/{Path(program).name}"
         assert os.access(ROOT / "udev" / Path(program).name, os.X_OK)
@@ -147,8 +161,17 @@ def test_systemd_takes_a_unit(unit: Path) -> None:
     done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
     said = [line for line in done.stderr.splitlines() if unit.name in line]
     # vfioctl need not be installed where systemd looks for it
-    not_installed = ("Command vfioctl is not executable", "Command /usr/lib/vfioctl/vfioctl-early is not executable")
+    programs = ("vfioctl", "/usr/lib/vfioctl/vfioctl-early", NVIDIAS)
+    not_installed = tuple(f"Command {program} is not executable" for program in programs)
     assert [line for line in said if not any(words in line for words in not_installed)] == []
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_a_units_directory_in_run_outlives_it(unit: Path) -> None:
+    """Containers have MPS's mounted, and others have files of their own in /run/vfioctl."""
+    lines = unit.read_text().splitlines()
+    has_one = any(line.startswith("RuntimeDirectory=") for line in lines)
+    assert ("RuntimeDirectoryPreserve=yes" in lines) == has_one
 
 
 @pytest.mark.parametrize("unit", FAMILIES, ids=lambda path: path.name)
@@ -156,7 +179,7 @@ def test_a_unit_may_do_only_its_work(unit: Path) -> None:
     lines = unit.read_text().splitlines()
     found = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
     assert {name: found.get(name) for name in HARDENED} == HARDENED
-    allowed = {"SYS_ADMIN", "SYS_MODULE", "SYS_PTRACE", "DAC_READ_SEARCH", "MKNOD", "CHOWN"}
+    allowed = {"SYS_ADMIN", "SYS_MODULE", "SYS_PTRACE", "DAC_READ_SEARCH", "DAC_OVERRIDE", "MKNOD", "CHOWN"}
     assert {name.removeprefix("CAP_") for name in found["CapabilityBoundingSet"].split()} <= allowed
     assert set(found["SystemCallFilter"].split()) == CALLS[unit]
     assert found["RestrictNamespaces"] == NAMESPACES[unit]
@@ -221,7 +244,7 @@ def test_the_package_installs_what_vfioctl_installs() -> None:
     assert "for unit in @UNITS@;" in scripts["postinst"]
     assert "for unit in @UNITS@ @OPTIONAL@;" in scripts["postrm"]
     assert all("@OPTIONAL@" in text for text in scripts.values())
-    assert sorted(unit.name for unit in UNITS) == sorted(UNIT_NAMES | OPTIONAL_UNIT_NAMES)
+    assert sorted(unit.name for unit in UNITS) == sorted(UNIT_NAMES | OPTIONAL_UNIT_NAMES | STARTED_UNIT_NAMES)
 
 
 def test_purge_asks_for_no_file_that_is_not_ours() -> None:

@@ -170,10 +170,11 @@ def parts_of(plan: Plan) -> dict[str, Any]:
 def test_each_verb_is_drawn() -> None:
     of_vgpus = {"vgpu create", "vgpu remove", "sriov set", "sriov profile"}
     of_domains = {"domain define", "domain undefine", "hook install", "hook remove"}
+    of_shares = {"allow", "disallow", "mps start", "mps stop", "mps apply"}
     of_boots = {"persist remove", "persist import", "install", "uninstall"}
     assert (
         REGISTRY.intents.keys()
-        == {"bind", "unbind", "reset", "rom", "access", "cdi generate"} | of_vgpus | of_domains | of_boots
+        == {"bind", "unbind", "reset", "rom", "access", "cdi generate"} | of_vgpus | of_domains | of_boots | of_shares
     )
 
 

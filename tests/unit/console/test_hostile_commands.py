@@ -99,7 +99,30 @@ ARGUMENTS = {
     "kubelet serve": ("--config \x1b[2J",),  # it never ends either
     "kubelet status": ("",),
     "kubelet cordon": ("gpu0 --why \x1b[2J", "gpu0 gpu1 --wait 0s", "\x1b[2J", "gpu0 --wait \x9b31m"),
+    "share serve": ("--once --for \x9b31m", "--config \x1b[2J", "--once --for 1s"),
+    "share thaw": ("", "\x1b[2J"),
+    "share plan": ("\x1b[2J", "gpu0 gpu1", "gpu0 \u202ex"),
     "kubelet uncordon": ("gpu0", "\u202ex"),
+    "share extender serve": (
+        "--listen \x1b[2J",
+        "--api-server \x9b31m",
+        "--token-file \u202ex",
+        "--tls-cert-file {host} --tls-key-file {host} --api-server http://127.0.0.1:1",
+    ),  # it never ends otherwise
+    "share extender report": (
+        "--dry-run",
+        "--node \x1b[2J --once --api-server \x9b31m",
+        "--client-cert-file \u202ex --once",
+    ),
+    "share allow": ("/a --device gpu0", "/\x1b[2J --device gpu0", "/a --device \x1b[2J"),
+    "share disallow": ("/a", "\u202ex", "/../etc"),
+    "share allowed": ("", "/a", "\x1b[2J"),
+    "mps start": ("gpu0 --threads 40", "gpu1 --claim \x1b[2J", "\x1b[2J"),
+    "mps stop": ("", "gpu0 --force", "\u202ex"),
+    "mps apply": ("", "gpu0 --threads 40", "\x9b31m"),
+    "mps status": ("", "gpu0", "\x1b[2J"),
+    "mps env": ("1a2b3c4d --gpu gpu0 --threads 40", "\x1b[2J", "\x1b[2J --gpu gpu0 --threads 4"),
+    "mps config": ("gpu0", "\x1b[2J"),
     "config check": ("",),
     "config show": ("",),
     "doctor": ("", "--all", "gpu0 gpu1", "\x1b[2J"),
@@ -138,14 +161,19 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 def commands() -> dict[str, set[str]]:
     """Every command and its options."""
-    group, found = built(places()), {}
+    group = built(places())
+    found: dict[str, Any] = {}
     for name in group.places:
-        command = group.load(name)
-        children = getattr(command, "commands", {})
-        if not children or getattr(command, "invoke_without_command", False):
-            found[name] = command
-        found |= {f"{name} {child}": each for child, each in children.items()}
+        found |= _commands(name, group.load(name))
     return {name: {option for each in command.params for option in each.opts} for name, command in found.items()}
+
+
+def _commands(name: str, command: Any) -> dict[str, Any]:
+    children = getattr(command, "commands", {})
+    found = {name: command} if not children or getattr(command, "invoke_without_command", False) else {}
+    for child, each in children.items():
+        found |= _commands(f"{name} {child}", each)
+    return found
 
 
 COMMANDS = commands()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import re
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +31,8 @@ COMMANDS = (
     "claim create --owner vm/b --gpus 1 --key k",
     "place --gpus 1",
     "kubelet status",
+    "share plan",
+    "mps status",
     "kubelet uncordon {gpu} --json",
 )
 ODD = (
@@ -75,11 +79,25 @@ def used(run: Run, fast_folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[
     ):
         assert run(f"{words} {on_it}").code == 0, words
     assert run(f"kubelet cordon {gpu} --why loud --simulate {file}").code == 0
+    share_on_another_host(run, fast_folder, ledger_of(file))
     claim = run(f"claim list --owner vm/b --json --simulate {file}").document["claims"][0]["id"]
     monkeypatch.setenv("VFIOCTL_FAULTS", "3:hang")
     assert run(f"claim release {claim} {on_it}").code == 7
     monkeypatch.delenv("VFIOCTL_FAULTS")
     return file, gpu, claim
+
+
+def ledger_of(file: Path) -> Path:
+    (ledger,) = (each for each in file.parent.iterdir() if each.suffix == ".db")
+    return ledger
+
+
+def share_on_another_host(run: Run, folder: Path, ledger: Path) -> None:
+    """No GPU of the first host gives shares."""
+    (folder / "other").mkdir()
+    other = shutil.copy(HOSTS / "gh200.host", folder / "other")
+    of_share = "claim create --owner pod/a/b/c --cores 40 --gpu-memory 8GiB --yes"
+    assert run(f"{of_share} --simulate {other} --ledger {ledger}").code == 0
 
 
 def columns(ledger: Path) -> list[tuple[str, str]]:
@@ -103,11 +121,12 @@ def spoiled(ledger: Path, table: str, column: str) -> Iterator[str]:
             db.execute("PRAGMA ignore_check_constraints = ON")
             try:
                 db.execute(query, () if raw else (value,))
-            except sqlite3.DatabaseError:  # of another type than the column's, or the same key twice
+            except sqlite3.IntegrityError:  # of another type than the column's, or the same key twice
                 db.rollback()
                 continue
         db.close()
         yield f"{table}.{column} = {str(value)[:40]!r} {where}"
+        gc.collect()  # what a command that failed has still open
         for leftover in ledger.parent.glob(f"{ledger.name}-*"):
             leftover.unlink()
         ledger.write_bytes(sound)
@@ -119,7 +138,7 @@ def known_codes() -> set[int]:
 
 def test_costs_no_traceback(run: Run, used: tuple[Path, str, str]) -> None:
     file, gpu, claim = used
-    (ledger,) = (each for each in file.parent.iterdir() if each.suffix == ".db")
+    ledger = ledger_of(file)
     with sqlite3.connect(ledger) as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     db.close()

@@ -24,6 +24,8 @@ from vfioctl.console.lazy import built
 from vfioctl.kernel.recorded.tree import form
 from vfioctl.overview.api import OverviewApi
 from vfioctl.overview.model.event import EventSource, HostEvent
+from vfioctl.sharing.api import SharingApi
+from vfioctl.sharing.model.gpu_time import Measurement, Source, Usage
 
 LINES = """
 apply {folder}/plan.json
@@ -68,6 +70,11 @@ claim release {claim} --dry-run
 claim release {claim}
 claim adopt --owner vm/ml1 --device gpu0
 claim adopt --owner vm/ml1 --device gpu99
+claim create --owner pod/a/b/c --cores 40 --gpu-memory 8GiB
+share plan
+share plan gpu0
+share serve --once --for 1s
+share thaw
 holders gpu0
 doctor gpu0
 history
@@ -78,6 +85,13 @@ recover
 kubelet status
 kubelet cordon gpu1 --why loud
 kubelet uncordon gpu1
+mps start gpu1 --threads 40 --memory 8GiB --dry-run
+mps start gpu1 --threads 40 --memory 8GiB
+mps status
+mps apply --threads 50
+mps env 1a2b3c4d --gpu gpu1 --threads 40
+mps config gpu1
+mps stop
 config check
 config show
 hosts
@@ -101,7 +115,13 @@ sriov set 00:02.0 2 --dry-run
 sriov set 00:02.0 2
 sriov off 00:02.0
 """
-MORE_LINES = {"xe": "sriov profile 03:00.0 vf1/exec_quantum_ms=10", "workstation": "rom gpu1"}
+SHARE_LINES = """
+share allow /system.slice --device gpu2 --dry-run
+share allow /system.slice --device gpu2
+share allowed
+share disallow /system.slice
+"""
+MORE_LINES = {"xe": "sriov profile 03:00.0 vf1/exec_quantum_ms=10", "workstation": "rom gpu1", "busy": SHARE_LINES}
 IMPORT = "persist import"
 DOMAIN_LINES = """
 domain build ml2 --gpus 1 --cpus 2 --memory 2GiB
@@ -151,6 +171,12 @@ GOLDENS = {
     "vgpu-show": "vgpu show",
     "vgpu-types": "vgpu types",
     "claims/list": "claim list",
+    "sharing/list": "claim list",
+    "sharing/list-whole": "claim list",
+    "sharing/plan": "share plan",
+    "sharing/plan-whole": "share plan",
+    "sharing/show": "claim show",
+    "sharing/show-whole": "claim show",
     "domains/list": "domain list",
     "unanswered/numbered": "show",
     "unanswered/unread": "show",
@@ -183,7 +209,8 @@ def test_every_command_with_json_has_a_schema() -> None:
 
 
 def test_every_command_is_run_below() -> None:
-    lines = [*f"{LINES}{VGPU_LINES}{VF_LINES}{DOMAIN_LINES}".splitlines(), *MORE_LINES.values(), IMPORT]
+    several = "\n".join((LINES, VGPU_LINES, VF_LINES, DOMAIN_LINES, *MORE_LINES.values()))
+    lines = [*several.splitlines(), IMPORT]
     assert {command_of(line.split()) for line in lines if line} == set(OUTPUTS)
 
 
@@ -231,6 +258,13 @@ def test_what_each_command_prints(run: Run, folder: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(ClaimsApi, "watch", lambda self: self.events(self.claims()[0])[:1])
     happened = HostEvent("2026-11-26T18:00:00.000+00:00", EventSource.KERNEL, "bind", "0000:1b:00.0")
     monkeypatch.setattr(OverviewApi, "watch", lambda *_, **__: [happened])
+    usage = Usage("/a", "0000:1b:00.0", Source.NVML, 0.5, 0.1)
+    monkeypatch.setattr(
+        SharingApi,
+        "measure",
+        lambda *_: Measurement(1.0, (usage,), {"/a": 2}, {"gpu": "x"}, {"/b": "y"}, memory={("/a", "0000:1b:00.0"): 1}),
+    )
+    monkeypatch.setattr(SharingApi, "thaw", lambda _: ["/a"])
     commands = Commands(run, "hgx8", folder)
     commands(LINES)
     assert commands.succeeded == {command_of(line.split()) for line in LINES.splitlines() if line}

@@ -325,6 +325,17 @@ class TestClaims:
         assert run("cdi generate --simulate hgx8").code == 0
         assert run("cdi list --simulate hgx8").out == "No CDI file defines a device.\n"
 
+    @pytest.mark.parametrize("words", ["cdi generate --claim {}", "oci inject {folder} --claim {}"])
+    def test_a_share_has_no_node_and_names_what_the_container_is_given(
+        self, run: Run, words: str, tmp_path: Path
+    ) -> None:
+        made = run("claim create --owner pod/ml/a/b --cores 40 --device 1b:00.0 --json --simulate hgx8").document
+        (tmp_path / "config.json").write_text('{"ociVersion": "1.0.2", "linux": {}}')
+        answer = run(f"{words.format(made['id'], folder=tmp_path)} --simulate hgx8")
+        assert answer.code == 3
+        assert "GPUs with their host driver, not devices on VFIO" in answer.err
+        assert f"give the container nvidia.com/gpu={made['shares'][0]['uuid']}" in answer.err
+
     def test_a_saved_plan_is_planned_again_for_the_claim(self, run: Run, tmp_path: Path) -> None:
         claim = self.claim(run, "1b:00.0")
         (tmp_path / "plan.json").write_text(run(f"cdi generate --claim {claim} --dry-run --json --simulate hgx8").out)

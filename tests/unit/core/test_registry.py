@@ -145,6 +145,11 @@ class TestParts:
             "persist import",
             "install",
             "uninstall",
+            "allow",
+            "disallow",
+            "mps start",
+            "mps stop",
+            "mps apply",
         ]
         for verb, intent in REGISTRY.intents.items():
             assert intent.model_fields["verb"].default == verb

@@ -26,6 +26,9 @@ from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.host_paths import FIRMWARE_FRAMEBUFFERS
 from vfioctl.kernel.simulated.host import Simulated
 from vfioctl.persist.packaged import packaged
+from vfioctl.sharing.allowing.values import Note
+from vfioctl.sharing.mps.daemon import Told
+from vfioctl.sharing.mps.share import Limits
 from vfioctl.units import Uuid
 from vfioctl.vgpu.model.kinds import VGPUS, ZOMBIE, creates, removes
 
@@ -62,6 +65,13 @@ NAMES = {
     "CDI file": "/var/run/cdi/vfioctl.json",
     "access": "/run/vfioctl/access/12",
     "permissions": "/dev/vfio/12",
+    "cgroup_devices": "/system.slice/a.scope",
+    "unit_devices": "a.scope",
+    "allow_note": "/run/vfioctl/allowed/a.scope",
+    "mps environment": "/run/vfioctl/mps/0000-41-00.0.env",
+    "compute mode": str(GPU),
+    "mps daemon": "0000-41-00.0",
+    "mps limit": "0000-41-00.0/threads",
     "domain": "qemu:///system web1",
     "hook": SCRIPT,
     "disk image": "qemu:///system default web1.qcow2",
@@ -102,6 +112,13 @@ VALUE = {
     "enabled unit": "../vfioctl-early.service",
     "access": Record(Access(1000), "0:0:600").text,
     "permissions": "1000:0:600",
+    "cgroup_devices": "c 195:1, c 226:0",
+    "unit_devices": "auto",
+    "allow_note": Note("/system.slice/a.scope", "auto", "closed\n/dev/null rw").text,
+    "mps environment": Told("0000-41-00.0", GPU, f"GPU-{MDEV}", "Default", Limits(40, 2 << 30)).text,
+    "compute mode": "Exclusive_Process",
+    "mps daemon": "active",
+    "mps limit": "40",
     "CDI file": text_of("vfioctl/vfio", [CdiDevice(GPU, "/dev/vfio/12")]),
     "domain": "<domain><name>web1</name></domain>",
     "hook": script("/usr/bin/vfioctl"),
@@ -110,14 +127,16 @@ VALUE = {
 }
 KINDS = [resource.kind for parts in REGISTRY.parts.values() for resource in parts.resources]
 OF_THE_HOST = ("console", "framebuffer", "service", "module")
-SAID_IN_WORDS = ("binding",)
-FREE_TEXT = ("parameter", "definition", "device definition", "udev rule", "installed file", "access")
+SAID_IN_WORDS = ("binding", "unit_devices")
+FREE_TEXT = ("parameter", "definition", "device definition", "udev rule", "installed file", "access", "allow_note")
 OF_THEIR_OWN = (
     *("mdev", "vGPU type", "VFs", "NVIDIA VFs", "autoprobe", "parameter", "profile", "definition", "kept vGPU"),
     *("device definition", "udev rule", "driverctl override", "installed file", "enabled unit"),
     *("CDI file", "access", "permissions", "domain", "hook", "disk image", "seed"),
+    *("cgroup_devices", "unit_devices", "allow_note"),
+    *("mps environment", "compute mode", "mps daemon", "mps limit"),
 )
-"""Kinds that the tests of the vGPU, persist, claims and domain subsystems take back."""
+"""Kinds that the tests of the vGPU, persist, claims, domain and sharing subsystems take back."""
 NOT_TAKEN_BACK = ("module", "reset", "rom", "binding", "persistence", "power")
 VALUES = st.text("abcdefghijklmnopqrstuvwxyz0123456789_ -", max_size=64)
 
@@ -133,6 +152,7 @@ def subject_of(kind: str) -> str:
         "permissions": "group-12",
         "domain": "domain/web1",
         "hook": "hook",
+        **dict.fromkeys(("cgroup_devices", "unit_devices", "allow_note"), "cgroup:/system.slice/a.scope"),
     }
     volumes = {each: f"volume/{NAMES[each].rpartition(' ')[2]}" for each in ("disk image", "seed")}
     return {**own, **volumes}.get(kind, GPU)
@@ -514,7 +534,7 @@ class TestTheWayBack:
         as_it_is = VALUE.get(kind, "") if kind in (*SAID_IN_WORDS, "power") else ""
         same = setting(kind, before=as_it_is, after=as_it_is)
         assert bool(steps_of(same)) == (kind == "power"), "a driver sets that as it binds"
-        other = {"binding": "vfio-pci"}.get(kind, VALUE.get(kind, "1"))
+        other = {"binding": "vfio-pci", "unit_devices": "closed"}.get(kind, VALUE.get(kind, "1"))
         assert steps_of(setting(kind, before=as_it_is, after=other))
 
 

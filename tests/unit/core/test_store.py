@@ -33,7 +33,7 @@ from vfioctl.vgpu.ledger.reading import read_records
 
 INSERT = "INSERT INTO journal (plan, state, boot_id, began) VALUES ('p', 'open', 'b', 't')"
 MIGRATIONS = tuple(migration for row in SUBSYSTEMS if row.migrations for migration in import_object(row.migrations))
-VERSION = 8
+VERSION = 9
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -301,8 +301,9 @@ class TestHost:
     def test_of_an_older_ledger_is_the_next_that_writes(self, ledger: Store) -> None:
         add(ledger)
         with closing(sqlite3.connect(ledger.file, isolation_level=None)) as db:
-            for table in ("host", "kubelet_cordon"):
+            for table in ("host", "kubelet_cordon", "claim_shared"):
                 db.execute(f"DROP TABLE {table}")
+            db.execute("ALTER TABLE claim DROP COLUMN shares")
             db.execute(f"PRAGMA user_version = {FIRST}")
         assert count(self.of(ledger, "b" * 32)) == 1
         add(self.of(ledger, "a" * 32))

@@ -21,6 +21,7 @@ from vfioctl.inventory.model.machine import Group, Iommu, NumaNode, Processor
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.model.capacity import Capacity, Core, HugepagePool, Topology
 from vfioctl.placement.model.claims import Owner, Taken
+from vfioctl.placement.model.share import GpuShare
 from vfioctl.units import CpuSet
 
 ERROR, WARNING = Severity.ERROR, Severity.WARNING
@@ -146,6 +147,7 @@ WRONG: tuple[tuple[str, Severity, str, HostFacts, tuple[tuple[str, str], ...]], 
     ("host-group", WARNING, "also has 0000:1c:00.0", with_functions(other=function(OTHER, driver="e1000e")), (OURS,)),
     ("host-card", WARNING, "0000:1b:00.1 of the same card", with_functions(audio=function(AUDIO, driver="snd_hda_intel", iommu_group=22)), ((AUDIO_SOURCE, AUDIO_SOURCE.replace("0x1b", "0x1c")),)),
     ("host-device-claimed", ERROR, "0000:1b:00.0 belongs to claim 1a2b of vm/db", with_capacity(taken=Taken(whole={GPU: CLAIM})), ()),
+    ("host-device-claimed", ERROR, "0000:1b:00.0 stays with the host for vm/db (1a2b)", with_capacity(taken=Taken(shared={GPU: (CLAIM,)}, shares={GPU: (GpuShare(GPU, 40),)})), ()),
     ("host-device-claimed", ERROR, "belongs to claim 1a2b of vm/db", with_capacity(taken=Taken(whole={GPU: CLAIM})), (OURS,)),
     ("host-device-claimed", WARNING, "of user/alice", with_capacity(taken=Taken(whole={GPU: PERSON})), ()),
     ("host-device-claimed", ERROR, "of user/alice", with_capacity(taken=Taken(whole={GPU: PERSON})), (OURS,)),

@@ -87,7 +87,8 @@ class TestKernel:
 
     def test_everything_that_a_host_can_do_is_logged_but_its_lock(self) -> None:
         named = {name for name, value in inspect.getmembers(Kernel, inspect.isfunction) if not name.startswith("_")}
-        assert named - EFFECTS - READS <= {"survey", "prepare", "exclusive", "uevents", "domain_events", "gpu_errors"}
+        services = {"uevents", "domain_events", "gpu_errors", "gpu_sharing"}
+        assert named - EFFECTS - READS <= {"survey", "prepare", "exclusive", *services}
         assert named >= EFFECTS | READS
 
     def test_the_rest_is_the_hosts_own(self, kernel: Kernel) -> None:

@@ -79,6 +79,13 @@ try:
 except VfioctlError as error:
     print(json.dumps([type(error).__name__, error.message, error.kernel_said, error.hint]))
 """
+COMPUTE = """
+try:
+    Live().set_compute_mode(*sys.argv[1:3])
+    print("null")
+except VfioctlError as error:
+    print(json.dumps([type(error).__name__, error.message, error.kernel_said, error.hint]))
+"""
 # A worker that was given up is dead soon, and collected by the fork server, which ends with its kernel.
 HANG = """
 began = time.monotonic()
@@ -332,6 +339,23 @@ class TestPersistence:
         assert kind == "Stuck"
         assert message == f"switching the persistence mode of {FIRST} on did not return in 0.5 s"
         assert "dmesg" in hint
+
+
+class TestComputeMode:
+    @pytest.mark.parametrize("mode", ["Exclusive_Process", "Default", "Prohibited"])
+    def test_is_set_read_back_and_there_for_the_next_process(self, ask: Ask, mode: str) -> None:
+        assert ask(COMPUTE, FIRST, mode) is None
+        assert ask(READ) == {**FACTS, FIRST: {**FACTS[FIRST], "compute_mode": mode}}
+
+    def test_without_permission_says_who_may(self, ask: Ask) -> None:
+        said = ask(COMPUTE, FIRST, "Prohibited", faults=f"nvmlDeviceSetComputeMode={NO_PERMISSION}")
+        assert said[1] == f"setting the compute mode of {FIRST} to Prohibited failed"
+        assert said[2] == "NVML refuses it: only root may do that"
+        assert ask(READ) == FACTS
+
+    def test_that_is_not_taken_is_noticed(self, ask: Ask) -> None:
+        said = ask(COMPUTE, FIRST, "Prohibited", faults="nvmlDeviceSetComputeMode=forget")
+        assert said[2] == "NVML reported success, but the mode is still another"
 
 
 def test_a_library_that_hangs_is_outlived_and_leaves_nothing(begin: Begin, tmp_path: Path) -> None:

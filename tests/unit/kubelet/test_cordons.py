@@ -84,11 +84,14 @@ class TestTheLedger:
         host.claims.claims()
         records(host).add(XID_OF_GPU0, host.session.boot_id)
         with closing(sqlite3.connect(host.session.ledger)) as db:
-            db.execute("DROP TABLE kubelet_cordon")
             (version,) = db.execute("PRAGMA user_version").fetchone()
-            db.execute("PRAGMA user_version = 7")
-            db.commit()
-        assert version == 8
+            db.executescript("""
+                DROP TABLE kubelet_cordon;
+                DROP TABLE claim_shared;
+                ALTER TABLE claim DROP COLUMN shares;
+                PRAGMA user_version = 7;
+            """)
+        assert version == 9
         again = machine(copy(original("laptop")), host.session.ledger)
         records(again).add(XID_OF_GPU0, again.session.boot_id)
         assert set(again.kubelet.cordons()) == {GPU0}

@@ -10,8 +10,8 @@ from http.client import HTTPConnection
 import pytest
 
 from vfioctl.errors import HostError
-from vfioctl.kubelet.serving import http
-from vfioctl.kubelet.serving.http import HttpServer
+from vfioctl.serving import http
+from vfioctl.serving.http import HttpServer
 
 
 class Service:
@@ -20,7 +20,7 @@ class Service:
     def __init__(self) -> None:
         self.reasons: list[str] = []
         self.broken = False
-        self.server = HttpServer("127.0.0.1:0", self.metrics, lambda: self.reasons)
+        self.server = HttpServer("127.0.0.1:0", self.metrics, lambda: self.reasons, table="kubelet")
         self.server.start()
 
     def metrics(self) -> bytes:
@@ -97,7 +97,7 @@ def test_close_ends_connections_and_gives_the_address_back(service: Service) -> 
     service.server.close()
     assert idle.recv(1) == b""
     idle.close()
-    again = HttpServer(f"127.0.0.1:{port}", lambda: b"", list)
+    again = HttpServer(f"127.0.0.1:{port}", lambda: b"", list, table="kubelet")
     again.start()
     again.close()
 
@@ -106,13 +106,13 @@ def test_close_ends_connections_and_gives_the_address_back(service: Service) -> 
 def test_other_addresses(listen: str) -> None:
     if listen.startswith("[") and not socket.has_dualstack_ipv6():
         pytest.skip("needs IPv6")
-    server = HttpServer(listen, lambda: b"", list)
+    server = HttpServer(listen, lambda: b"", list, table="kubelet")
     server.start()
     server.close()
 
 
 def test_an_address_in_use_is_told(service: Service) -> None:
-    other = HttpServer(f"127.0.0.1:{service.server.port}", lambda: b"", list)
+    other = HttpServer(f"127.0.0.1:{service.server.port}", lambda: b"", list, table="kubelet")
     with pytest.raises(HostError, match=r"cannot listen on 127\.0\.0\.1:\d+: Address already in use"):
         other.start()
     other.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from vfioctl.kubelet.serving.notify import Heartbeat, Notifier
+from vfioctl.serving.notify import Heartbeat, Notifier
 
 
 class Manager:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.unit.conftest import ROOT
 from vfioctl.core.logs import CHANGES
-from vfioctl.kubelet.serving.logs import JsonHandler, log_as_json
+from vfioctl.serving.logs import JsonHandler, log_as_json
 
 SERVICE = logging.getLogger("vfioctl.kubelet")
 
@@ -90,7 +90,7 @@ def test_in_the_journal_a_line_has_its_priority_and_changes_come_otherwise(capfd
 
 def test_stderr_is_the_journal_if_systemd_says_so() -> None:
     program = (
-        "import os, socket\nfrom vfioctl.kubelet.serving.logs import _is_journal\n"
+        "import os, socket\nfrom vfioctl.serving.logs import _is_journal\n"
         "ours, theirs = socket.socketpair()\nstatus = os.fstat(ours.fileno())\n"
         "os.environ['JOURNAL_STREAM'] = f'{status.st_dev}:{status.st_ino}'\n"
         "print(_is_journal(ours.fileno()), _is_journal(theirs.fileno()), _is_journal(0), _is_journal(999))"
