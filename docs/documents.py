@@ -16,6 +16,8 @@ from vfioctl.kubelet.model.settings import Consumer, DeviceKind, KubeletSettings
 from vfioctl.persist.model.persistent import Persistent
 from vfioctl.placement.model.placement import PlacementDocument
 from vfioctl.placement.model.settings import ClaimSettings
+from vfioctl.sharing.model.gpu_time import Source
+from vfioctl.sharing.model.settings import SharingSettings
 from vfioctl.state.model.difference import Later
 
 
@@ -68,6 +70,27 @@ class Pages(TypedDict):
     pages: int
 
 
+class Share(TypedDict):
+    """What a claim has of a GPU that stays with its host driver."""
+
+    address: str
+    """The GPU's PCI address."""
+    cores: int
+    """Hundredths of the GPU; 100 is the whole GPU."""
+    memory: int
+    """Bytes; 0: none is reserved, or all of a whole GPU."""
+    total: int
+    """Bytes of memory that the GPU has, in whole units of 256 MiB; 0 if not known."""
+    identity: str
+    """The ids and the class of the GPU."""
+    uuid: str
+    """NVIDIA's UUID of the GPU; empty for others."""
+    enforce: str
+    """The enforcement that was asked for; empty for the strongest that the host has."""
+    cdi: str | None
+    """The name that NVIDIA's container toolkit gives to the GPU."""
+
+
 class Claim(TypedDict):
     """A claim. Times are ISO 8601 in UTC."""
 
@@ -80,6 +103,7 @@ class Claim(TypedDict):
     key: str
     """The caller's name for the request; empty for none."""
     devices: list[ClaimedDevice]
+    shares: list[Share]
     cpus: str
     """A list such as 1-2,97-98."""
     hugepages: list[Pages]
@@ -224,6 +248,46 @@ class KataCheck(TypedDict):
     """`ok` is null for what could not be checked."""
 
 
+# -- what cgroups may open ----------------------------------------------------------------------------------
+
+
+class CgroupHolder(TypedDict):
+    """A process that has a node open which it may not open any more: that is not revoked."""
+
+    pid: int
+    name: str
+    cgroup: str
+    path: str
+    number: str
+
+
+class AllowedCgroup(TypedDict):
+    """What a cgroup may open of the host's GPUs. Numbers are those of character devices, such as c 195:0."""
+
+    cgroup: str
+    mechanisms: list[str]
+    """bpf, systemd: what restricts this cgroup itself."""
+    gpus: list[str]
+    """GPUs of which no node is refused."""
+    refused: list[str]
+    """Numbers of the GPU nodes that are refused."""
+    above: dict[str, list[str]]
+    """Numbers that cgroups above refuse, by their path."""
+    others: list[str]
+    """Names of programs of other owners, which may refuse more."""
+    holders: list[CgroupHolder]
+    unread: int
+    """Processes of the host whose open files could not all be read."""
+    unknown: str
+    """Why nothing is known about processes; empty if they can be read."""
+
+
+class AllowedCgroups(TypedDict):
+    """What cgroups may open."""
+
+    cgroups: list[AllowedCgroup]
+
+
 # -- the device plugin of the kubelet ------------------------------------------------------------------
 
 
@@ -306,6 +370,158 @@ class Cordoned(TypedDict):
 class Uncordoned(TypedDict):
     uncordoned: list[str]
     """Those that were cordoned."""
+
+
+# -- shares of GPUs ------------------------------------------------------------------------------------
+
+
+class GpuTimeUsage(TypedDict):
+    cgroup: str
+    """Its path below the root of the hierarchy; (other) for all that are not listed; with lease, the claim's owner."""
+    gpu: str
+    source: Source
+    gpu_seconds: float
+    error_seconds: float
+    """Seconds by which it may be more or less."""
+    share: float | None
+    """Its part of the GPU time that was measured on this GPU; null for a lease, and without any."""
+    quota: float | None
+    """The part that the weights give it; null without a weight."""
+
+
+class GpuMemory(TypedDict):
+    cgroup: str
+    gpu: str
+    bytes: int
+
+
+class GpuTime(TypedDict):
+    """GPU time by control group, in seconds of the GPU's busiest engine."""
+
+    seconds: float
+    """How long was measured."""
+    usages: list[GpuTimeUsage]
+    memory: list[GpuMemory]
+    """What control groups have of the memory of GPUs at the end."""
+    would_freeze: list[str]
+    never_frozen: dict[str, str]
+    """Why, by control group."""
+    problems: dict[str, str]
+    """Why something could not be measured, by GPU or control group."""
+
+
+class ShareThaw(TypedDict):
+    thawed: list[str]
+    """Control groups."""
+
+
+class MpsLimits(TypedDict):
+    """What clients may use at most; null: no limit is set, or none is reported."""
+
+    threads: int | None
+    """Percent of the GPU's multiprocessors."""
+    memory: int | None
+    """Bytes of the GPU's memory."""
+
+
+class MpsClient(TypedDict):
+    pid: int
+    claim: str
+    """By its own environment, if that claim has a share of the GPU; empty otherwise."""
+    limits: MpsLimits
+    """Those of its environment; the server's count as well."""
+
+
+class MpsServer(TypedDict):
+    pid: int
+    status: str
+    """As the daemon has it, such as ACTIVE or FAULT; unknown for no sensible answer."""
+    limits: MpsLimits
+    clients: list[MpsClient] | None
+    """null if the daemon does not list them."""
+
+
+class MpsMount(TypedDict):
+    path: str
+    """On the host and in the container."""
+    options: list[str]
+
+
+class MpsShareOfClaim(TypedDict):
+    claim: str
+    owner: str
+    gpu: str
+    cores: int
+    """Hundredths of the GPU."""
+    memory: int
+    """Bytes; 0 for no limit."""
+    environment: dict[str, str]
+    """What a client of the claim is started with."""
+    mounts: list[MpsMount]
+
+
+class MpsDaemon(TypedDict):
+    name: str
+    gpu: str
+    uuid: str
+    """NVML's."""
+    claim: str | None
+    """The claim whose daemon it is; null if it is for all of the GPU's."""
+    state: str
+    """active; inactive: it died; silent: its unit is active, and it does not answer; unknown: systemd does not
+    answer."""
+    problem: str
+    """Why something of it is unknown; empty if nothing is."""
+    compute_mode: str | None
+    compute_mode_before: str
+    """What `mps stop` sets again."""
+    pipes: str
+    """CUDA_MPS_PIPE_DIRECTORY of its clients."""
+    unit: str
+    told: MpsLimits
+    limits: MpsLimits
+    """The defaults, as it reports them."""
+    servers: list[MpsServer]
+    shares: list[MpsShareOfClaim]
+
+
+class MpsDifferenceFound(TypedDict):
+    daemon: str
+    words: str
+    remedy: str
+    """A command that removes the difference, or shows more."""
+
+
+class MpsStatusFound(TypedDict):
+    """The MPS daemons of a host."""
+
+    protocol: int | None
+    """The newest that the control program knows, 2 or 3; null if there is no program."""
+    daemons: list[MpsDaemon]
+    differences: list[MpsDifferenceFound]
+    unknown: list[str]
+    """What could not be read, and why."""
+
+
+class CdiMount(TypedDict):
+    hostPath: str
+    containerPath: str
+    options: list[str]
+
+
+class CdiContainerEdits(TypedDict):
+    env: list[str]
+    mounts: list[CdiMount]
+
+
+class MpsEnv(MpsShareOfClaim):
+    containerEdits: CdiContainerEdits
+    """The same as a CDI file has it."""
+
+
+class MpsConfig(TypedDict):
+    config: str
+    """The text of the file, TOML."""
 
 
 # -- changes, and the whole host ---------------------------------------------------------------------
@@ -425,6 +641,7 @@ class Settings(TypedDict):
     claims: ClaimSettings
     domain: Domains
     kubelet: KubeletSettings
+    sharing: SharingSettings
     sources: dict[str, dict[str, str]]
     """`file` or `default`, by table and key."""
 
@@ -475,6 +692,18 @@ OUTPUTS: Mapping[str, tuple[str, ...]] = {
     "kubelet status": ("kubelet-status",),
     "kubelet cordon": ("kubelet-cordon",),
     "kubelet uncordon": ("kubelet-uncordon",),
+    "share allow": CHANGE,
+    "share allowed": ("share-allowed",),
+    "share disallow": CHANGE,
+    "share plan": ("share-plan",),
+    "share serve": ("gpu-time",),
+    "share thaw": ("share-thaw",),
+    "mps start": CHANGE,
+    "mps stop": CHANGE,
+    "mps apply": CHANGE,
+    "mps status": ("mps-status",),
+    "mps env": ("mps-env",),
+    "mps config": ("mps-config",),
     "domain start": ("domain-start", "domain-start-preview"),
     "domain stop": ("domain-stop",),
     "domain apply": ("domain-apply",),

@@ -41,6 +41,7 @@ from vfioctl.inventory.model.holders import Holders
 from vfioctl.overview.model.event import HostEvent
 from vfioctl.placement.model import placement
 from vfioctl.placement.model.placement import PlacementDocument
+from vfioctl.sharing.model.enforcement import SharePlan
 from vfioctl.state.model import difference
 from vfioctl.state.model.document import HostState
 from vfioctl.vgpu.model import vgpu
@@ -76,6 +77,7 @@ PRINTED: Mapping[str, Any] = {
     "domain-verify": Verification,
     "error": documents.Error,
     "function": Function,
+    "gpu-time": documents.GpuTime,
     "history": documents.History,
     "history-prune": documents.Pruned,
     "history-show": JournalEntry,
@@ -89,6 +91,9 @@ PRINTED: Mapping[str, Any] = {
     "kubelet-cordon": documents.Cordoned,
     "kubelet-status": documents.KubeletStatus,
     "kubelet-uncordon": documents.Uncordoned,
+    "mps-status": documents.MpsStatusFound,
+    "mps-env": documents.MpsEnv,
+    "mps-config": documents.MpsConfig,
     "oci-inject": documents.OciInjection,
     "outcome": Outcome,
     "outcomes": documents.Outcomes,
@@ -98,6 +103,9 @@ PRINTED: Mapping[str, Any] = {
     "reconcile": documents.Reconciliation,
     "recover-dry-run": documents.Repairs,
     "rom": documents.SavedRom,
+    "share-allowed": documents.AllowedCgroups,
+    "share-plan": SharePlan,
+    "share-thaw": documents.ShareThaw,
     "state-apply": documents.StateChanges,
     "state-assert": difference.Comparison,
     "state-show": HostState,
