@@ -29,7 +29,7 @@ BENCH_PACKAGES := pciutils driverctl dpdk mdevctl psmisc util-linux kmod virtins
 BENCH_PYTHON ?= $(firstword $(wildcard /usr/bin/python3) $(PYTHON))
 
 # to collect all tests takes most of a minute
-ALONE = $(shell grep --recursive --files-with-matches --include='test_*.py' 'mark\.alone' tests/unit tests/contract)
+ALONE = $(sort $(shell grep -rl --include='test_*.py' 'mark\.alone' tests/unit tests/contract))
 PROTO := vfioctl/kubelet/proto
 # a command, not a target: a line that calls make is run in a dry run, too, and examples of the documents are dry runs
 PACKAGED = $(BIN)/pytest tests/lab/packages
