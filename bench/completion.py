@@ -10,14 +10,13 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench import ledger, measure, stage
-from bench.figures import Figure, keep, show, status
+from bench.figures import keep, medians, show, status
 
 FUNCTIONS, CLAIMS, ENTRIES = 256, 1000, 1000
 LIMIT_MS = 150.0
@@ -48,10 +47,7 @@ def main(arguments: Sequence[str]) -> int:
             if not measure.output([options.vfioctl]).strip():
                 sys.exit(f"nothing completes {line!r}")
             samples[name] = [measure.seconds([options.vfioctl]) * 1000 for _ in range(options.runs)]
-    figures = [
-        Figure(f"completion of {name}: / {LIMIT_MS:g} ms", statistics.median(taken), LIMIT_MS, "ms", 1.0)
-        for name, taken in samples.items()
-    ]
+    figures = medians({f"completion of {name}": taken for name, taken in samples.items()}, LIMIT_MS)
     show(figures)
     keep(options.json, figures, samples, runs=options.runs)
     return status(figures)

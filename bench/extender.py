@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +19,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from bench.figures import Figure, keep, show, status
+from bench.figures import keep, medians, show, status
 from vfioctl.sharing.extender.cluster import Cluster
 from vfioctl.sharing.extender.messages import ExtenderArgs, sent
 from vfioctl.sharing.extender.names import COUNT, MEMORY, SHARES, Unit
@@ -108,10 +107,7 @@ def main(arguments: Sequence[str]) -> int:
                     change(table, changing)
                     spent = _milliseconds(ask, verb, body)
                     samples.setdefault(f"{verb}, {words}", []).append(spent)
-    figures = [
-        Figure(f"{name}: / {LIMIT_MS:g} ms", statistics.median(spent), LIMIT_MS, "ms", 1.0)
-        for name, spent in samples.items()
-    ]
+    figures = medians(samples, LIMIT_MS)
     show(figures)
     keep(options.json, figures, samples, runs=options.runs)
     return status(figures)

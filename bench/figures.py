@@ -6,8 +6,9 @@ import json
 import os
 import platform
 import shutil
+import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -34,6 +35,14 @@ class Figure:
         verdict = "kept" if self.kept else "MISSED"
         values = f"{self.ours:9.3f} {self.theirs:9.3f} {self.unit:<4} {self.ratio:7.2f} {self.limit:7.2f}"
         return f"{self.name:<44} {values}  {verdict}"
+
+
+def medians(samples: Mapping[str, Sequence[float]], limit_ms: float) -> list[Figure]:
+    """The median of each, in milliseconds, against one limit."""
+    return [
+        Figure(f"{name}: / {limit_ms:g} ms", statistics.median(taken), limit_ms, "ms", 1.0)
+        for name, taken in samples.items()
+    ]
 
 
 def show(figures: Sequence[Figure]) -> None:

@@ -8,13 +8,12 @@ Exits with 1 when a limit is not kept. bench/README.md says how to read the tabl
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.figures import Figure, keep, show, status
+from bench.figures import keep, medians, show, status
 from tests.hosts.servers import Node, asking, gpus_of, server
 from vfioctl.placement.model.capacity import Capacity
 from vfioctl.placement.model.claims import Owner, Taken
@@ -45,10 +44,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     request = asking(gpus=GPUS, cpus=CPUS, hugepages=512 * GIB)
-    samples, figures = {}, []
+    samples = {}
     for name, claimed in (("1,024 GPUs, one in 1,024 taken", 1024), ("1,024 GPUs, one in 3 taken", 3)):
         samples[name] = [_milliseconds(request, claimed) for _ in range(options.runs)]
-        figures.append(Figure(f"{name}: / {LIMIT_MS:g} ms", statistics.median(samples[name]), LIMIT_MS, "ms", 1.0))
+    figures = medians(samples, LIMIT_MS)
     show(figures)
     keep(options.json, figures, samples, runs=options.runs)
     return status(figures)
