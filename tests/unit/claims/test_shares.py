@@ -156,17 +156,11 @@ def test_what_was_previewed_is_what_is_claimed(host: Host) -> None:
 
 
 def test_whole_gpus_that_no_cdi_file_names_are_refused_with_the_command_that_makes_it(here: Machine) -> None:
-    here.change(lambda tree: _forget(tree, CDI_FILE))
+    here.change(lambda tree: tree.remove(CDI_FILE))
     answer = here(f"claim create --owner {POD} --cores 100")
     assert answer.code == 4
     assert "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml" in answer.out
     assert here(f"claim create --owner {POD} --cores 40").code == 0
-
-
-def _forget(tree: Tree, path: str) -> None:
-    del tree.files[path]
-    folder, _, name = path.rpartition("/")
-    tree.directories[folder].discard(name)
 
 
 @pytest.mark.parametrize(

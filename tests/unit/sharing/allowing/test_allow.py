@@ -209,6 +209,12 @@ class TestBySystemd:
         assert note_in(note.text) == note
 
 
+def assert_unrestricted(owned: Host, cgroup: str) -> None:
+    unit = kernel(owned).unit_devices(cgroup)
+    assert unit
+    assert (unit.policy, unit.allowed) == ("auto", ())
+
+
 class TestNotes:
     """Notes are kept by the name of the unit; a cgroup of the same name may be another one's."""
 
@@ -221,18 +227,14 @@ class TestNotes:
         assert [each.cgroup for each in api(owned).allowed()] == [SERVICE, self.OTHER]
         owned.apply(api(owned).plan_disallow(self.OTHER))
         owned.apply(api(owned).plan_disallow(SERVICE))
-        unit = kernel(owned).unit_devices(SERVICE)
-        assert unit
-        assert (unit.policy, unit.allowed) == ("auto", ())
+        assert_unrestricted(owned, SERVICE)
 
     def test_of_a_unit_in_another_slice_the_list_is_removed_too(self, owned: Host) -> None:
         allow(owned, "gpu0", cgroup=SERVICE)
         moved = f"/machine.slice/{UNIT}"
         kernel(owned).tree.properties[f"unit:{UNIT}"]["cgroup"] = moved
         owned.apply(api(owned).plan_disallow(moved))
-        unit = kernel(owned).unit_devices(moved)
-        assert unit
-        assert (unit.policy, unit.allowed) == ("auto", ())
+        assert_unrestricted(owned, moved)
 
     def test_of_a_unit_that_does_not_run_the_list_is_removed_too(self, owned: Host) -> None:
         """What systemctl has set stays when a unit is stopped, and holds when it starts again."""
