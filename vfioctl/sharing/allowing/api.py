@@ -30,12 +30,14 @@ from vfioctl.sharing.allowing.values import (
     cgroup_in,
     note_file,
     setting_in,
+    setting_of,
     subject_of,
 )
 
 if TYPE_CHECKING:
     from vfioctl.core.change import Change, Intent, Plan
     from vfioctl.inventory.model.values import PciAddress
+    from vfioctl.kernel.device_lists import UnitDevices
     from vfioctl.session import Session
 
 _MOST_NOTED = 20
@@ -65,8 +67,10 @@ class AllowApi:
         from vfioctl.sharing.allowing.intents import AllowIntent
 
         intent = AllowIntent(cgroup=path, devices=tuple(str(address) for address in chosen))
-        self._refuse_later_files(path)
-        setting = read_setting(self._kernel, path)
+        devices = self._kernel.unit_devices(path)
+        if devices:
+            _refuse_later_files(devices)
+        setting = setting_of(devices) if devices else None
         text, note = self._note(path, setting)
         notes = [*self._notes(path, nodes, chosen, refused)]
         program = refused_on(self._kernel, path) or ""
@@ -78,15 +82,6 @@ class AllowApi:
         notes += entry_notes(start, classes, refused) if refused else ()
         kept = Note(path, start.text, wanted.text) if wanted != start else None
         return self._plan(intent, _changes(path, program, "", (setting, wanted), text, kept), notes)
-
-    def _refuse_later_files(self, path: str) -> None:
-        devices = self._kernel.unit_devices(path)
-        if devices and devices.later:
-            raise HostError(
-                f"{devices.unit} would open all GPUs again with the next daemon-reload: {', '.join(devices.later)} "
-                "sets DeviceAllow or DevicePolicy too, and is read after what vfioctl sets",
-                hint="give that file a name that sorts before 50-DeviceAllow.conf",
-            )
 
     def plan_disallow(self, cgroup: str) -> Plan:
         """Plan to remove what vfioctl has set for a cgroup, and nothing else. Of a unit that does not run, what is set
@@ -213,6 +208,15 @@ class AllowApi:
         from vfioctl.core.change import Draft
 
         return self._session.plan(Draft(intent, changes=tuple(changes), notes=tuple(notes) if changes else ()))
+
+
+def _refuse_later_files(devices: UnitDevices) -> None:
+    if devices.later:
+        raise HostError(
+            f"{devices.unit} would open all GPUs again with the next daemon-reload: {', '.join(devices.later)} "
+            "sets DeviceAllow or DevicePolicy too, and is read after what vfioctl sets",
+            hint="give that file a name that sorts before 50-DeviceAllow.conf",
+        )
 
 
 def _changes(
