@@ -17,12 +17,12 @@ from vfioctl.inventory.model.numa_affinity import on_nodes
 from vfioctl.inventory.model.values import PciAddress, Subject
 from vfioctl.placement.choosing.preconditions import exceeded, is_called, refusal, refusal_of_mdev
 from vfioctl.placement.choosing.preferred import on_few_nodes
-from vfioctl.placement.choosing.shares import why_no_share, why_unnamed
+from vfioctl.placement.choosing.shares import why_no_share
 from vfioctl.placement.explaining.reasons import no_capacity, why_not_isolated
 from vfioctl.placement.model.capacity import Capacity, Context, VgpuCreation
 from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.placement.model.settings import Missing, missing_in
-from vfioctl.placement.model.share import WHOLE
+from vfioctl.placement.model.share import WHOLE, why_unnamed
 from vfioctl.placement.place import candidates, place, preferred, refused
 from vfioctl.placement.probe.capacity import read_capacity, read_total_pages
 from vfioctl.placement.probe.topology import read_online

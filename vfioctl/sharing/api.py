@@ -10,11 +10,12 @@ from vfioctl.claims.api import ClaimsApi
 from vfioctl.containers.api import ContainersApi
 from vfioctl.errors import BadSpec, HostError
 from vfioctl.inventory.api import InventoryApi
-from vfioctl.placement.model.share import TOOLKIT_KIND, Enforcement, GpuShare
+from vfioctl.placement.model.share import TOOLKIT_KIND, Enforcement, GpuShare, why_unnamed
 from vfioctl.sharing.allowing.api import AllowApi
 from vfioctl.sharing.enforcing.methods import plan_of, why_not
 from vfioctl.sharing.model.enforcement import GpuFacts, SharePlan
 from vfioctl.sharing.mps.api import MpsApi
+from vfioctl.sharing.mps.daemon import gpus_without_daemon
 from vfioctl.sharing.mps.intents import ACTIVE, INACTIVE
 from vfioctl.sharing.mps.probe import state_of
 from vfioctl.sharing.mps.told import read_told
@@ -137,21 +138,20 @@ def client_edits(session: Session, claim: Claim) -> tuple[Mapping[str, str], tup
     shares = (share for share in mps_shares(claim) if any(told.serves(share.gpu, claim.id) for told in daemons))
     share = next(shares, None)
     if share is None:
-        _refuse_unserved(claim)
+        _refuse_unserved(claim, daemons)
         return {}, ()
     _refuse_dead(session, next(told for told in daemons if told.serves(share.gpu, claim.id)))
     edits = MpsApi(session).edits(share)
     return edits.environment, tuple(mount.path for mount in edits.mounts)
 
 
-def _refuse_unserved(claim: Claim) -> None:
-    for share in claim.shares:
-        if share.enforce == Enforcement.MPS:
-            raise HostError(
-                f"no MPS daemon serves {share.address}, and MPS is to enforce the share of claim {claim.id}",
-                hint="start one",
-                next_command=f"vfioctl mps start {share.address}",
-            )
+def _refuse_unserved(claim: Claim, daemons: Sequence[Told]) -> None:
+    if gpu := next(gpus_without_daemon(claim, daemons), None):
+        raise HostError(
+            f"no MPS daemon serves {gpu}, and MPS is to enforce the share of claim {claim.id}",
+            hint="start one",
+            next_command=f"vfioctl mps start {gpu}",
+        )
 
 
 def _refuse_dead(session: Session, told: Told) -> None:
@@ -169,6 +169,4 @@ def _uuid_of(gpu: Function) -> str:
 
 
 def _unnamed(gpu: Function) -> str:
-    if not _uuid_of(gpu):
-        return "its UUID is not known, by which NVIDIA's container toolkit names it"
-    return f"no CDI file names it for containers: {_MAKE_CDI}"
+    return why_unnamed(gpu) or f"no CDI file names it for containers: {_MAKE_CDI}"

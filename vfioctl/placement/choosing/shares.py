@@ -84,10 +84,3 @@ def _left(request: ClaimRequest, free: Free) -> Fraction:
     if request.gpu_memory and free.total and free.memory is not None:
         left += Fraction(free.memory - request.gpu_memory, free.total)
     return left
-
-
-def why_unnamed(gpu: Function) -> str:
-    """Return why no container can be given a GPU with its host driver; empty if it can."""
-    if gpu.nvml and gpu.nvml.uuid:
-        return ""
-    return "its UUID is not known, by which NVIDIA's container toolkit names it"

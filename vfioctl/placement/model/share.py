@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.errors import BadSpec
 from vfioctl.units import format_size
+
+if TYPE_CHECKING:
+    from vfioctl.inventory.model.functions import Function
 
 WHOLE = 100
 """Cores of a GPU: they are counted in hundredths of it, as gpu-manager counts `vcuda-core`."""
@@ -89,3 +92,10 @@ def cores_in(cores: int) -> int:
 def memory_in(size: int) -> int:
     """Return the bytes of whole units that a size in bytes needs."""
     return -(-size // MEMORY_UNIT) * MEMORY_UNIT
+
+
+def why_unnamed(gpu: Function) -> str:
+    """Return why no container can be given a GPU with its host driver; empty if it can."""
+    if gpu.nvml and gpu.nvml.uuid:
+        return ""
+    return "its UUID is not known, by which NVIDIA's container toolkit names it"

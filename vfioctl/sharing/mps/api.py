@@ -12,9 +12,11 @@ from vfioctl.inventory.model.values import PciAddress
 from vfioctl.sharing.mps.ledger import shares_of
 
 if TYPE_CHECKING:
+    from vfioctl.claims.model.claim import Claim
     from vfioctl.core.change import Draft, Intent, Plan
     from vfioctl.inventory.model.functions import Inventory
     from vfioctl.session import Session
+    from vfioctl.sharing.mps.daemon import Told
     from vfioctl.sharing.mps.intents import MpsApplyIntent, MpsStartIntent, MpsStopIntent
     from vfioctl.sharing.mps.share import ClientEdits, MpsShare
     from vfioctl.sharing.mps.status import Daemon, MpsStatus
@@ -95,12 +97,12 @@ class MpsApi:
 
         inventory = self._devices.inventory()
         chosen = self._devices.chosen(inventory, devices) if devices else ()
-        found = self._daemons(inventory)
-        without = unserved(self._claims.claims(), [daemon.told for daemon in found], chosen)
-        daemons = tuple(daemon for daemon in found if not devices or daemon.told.gpu in chosen)
+        (known, unknown), claims = read_told(self._kernel), self._claims.claims()
+        daemons = tuple(self._daemons(inventory, [t for t in known if not devices or t.gpu in chosen], claims))
+        without = unserved(claims, known, chosen)
         differing = tuple(difference for daemon in daemons for difference in differences(daemon))
         problems = tuple(f"{daemon.told.name}: {daemon.problem}" for daemon in daemons if daemon.problem)
-        return MpsStatus(daemons, (*differing, *without), (*read_told(self._kernel)[1], *problems))
+        return MpsStatus(daemons, (*differing, *without), (*unknown, *problems))
 
     def protocol(self) -> int:
         """Return the newest protocol that this host's control program knows, 2 or 3: by the options in its usage.
@@ -169,19 +171,21 @@ class MpsApi:
 
     def _start(self, inventory: Inventory, intent: MpsStartIntent) -> Plan:
         from vfioctl.sharing.mps.daemon import name_of, unit_of
-        from vfioctl.sharing.mps.plan import plan_start, refuse_claims
+        from vfioctl.sharing.mps.plan import plan_start, refuse_claims, refuse_unknown_file
         from vfioctl.sharing.mps.share import checked_limits, daemon_limits
+        from vfioctl.sharing.mps.told import read_told
 
         gpu = intent.devices[0]
         if gpu not in inventory.by_address:
             raise UnknownDevice(f"{gpu} is not there", next_command="vfioctl inventory")
-        refuse_claims(gpu, intent.claim, [claim for claim in self._claims.claims() if gpu in claim.gpu_addresses])
+        (known, unknown), claims = read_told(self._kernel), self._claims.claims()
+        refuse_claims(gpu, intent.claim, [claim for claim in claims if gpu in claim.gpu_addresses])
         limits = checked_limits(intent.threads, intent.memory)
         if (intent.threads, intent.memory) == (None, None):
             shares = self._shares(self._session)
             limits = daemon_limits(s for s in shares if s.gpu == gpu and intent.claim in ("", s.claim))
-        self._refuse_unknown_file(name_of(gpu, intent.claim))
-        draft = plan_start(inventory, intent, limits, self._daemons(inventory))
+        refuse_unknown_file(name_of(gpu, intent.claim), unknown)
+        draft = plan_start(inventory, intent, limits, self._daemons(inventory, known, claims))
         if draft.changes:
             self._kernel.mps_usage()
             unit = unit_of(name_of(gpu, intent.claim))
@@ -190,45 +194,31 @@ class MpsApi:
                 raise HostError(why, hint="the unit keeps the daemon running", next_command="vfioctl install")
         return self._plan(draft)
 
-    def _refuse_unknown_file(self, name: str) -> None:
-        from vfioctl.kernel.host_paths import MPS_RUN
-        from vfioctl.sharing.mps.daemon import unit_of
-        from vfioctl.sharing.mps.told import read_told
-
-        file = f"{MPS_RUN}/{name}.env"
-        for why in read_told(self._kernel)[1]:
-            if why.startswith(f"{file} "):
-                raise HostError(
-                    f"whether there is an MPS daemon is not known: {why}",
-                    hint=f"systemctl stop {unit_of(name)}, and remove the file; nvidia-smi -c sets the compute mode",
-                )
-
     def _stop(self, inventory: Inventory, intent: MpsStopIntent) -> Plan:
         from vfioctl.sharing.mps.plan import plan_stop
 
-        return self._plan(plan_stop(inventory, intent, self._daemons(inventory, intent.devices)))
+        return self._plan(plan_stop(inventory, intent, self._daemons_of(inventory, intent.devices)))
 
     def _apply(self, inventory: Inventory, intent: MpsApplyIntent) -> Plan:
         from vfioctl.sharing.mps.plan import plan_apply
 
-        daemons = self._daemons(inventory, intent.devices)
-        return self._plan(plan_apply(inventory, intent, daemons))
+        return self._plan(plan_apply(inventory, intent, self._daemons_of(inventory, intent.devices)))
 
     def _plan(self, draft: Draft) -> Plan:
         """A part of the GPU may be reserved: those who have it are the daemon's clients. Whole GPUs were checked."""
         return self._session.registry.plan(draft)
 
-    def _daemons(self, inventory: Inventory, gpus: Sequence[PciAddress] | None = None) -> list[Daemon]:
-        from vfioctl.sharing.mps.reading import read_daemon
+    def _daemons_of(self, inventory: Inventory, gpus: Sequence[PciAddress]) -> list[Daemon]:
         from vfioctl.sharing.mps.told import read_told
 
-        shares, live = self._shares(self._session), {claim.id for claim in self._claims.claims()}
-        daemons, _ = read_told(self._kernel)
-        return [
-            read_daemon(self._kernel, told, inventory.by_address.get(told.gpu), shares, live)
-            for told in daemons
-            if gpus is None or told.gpu in gpus
-        ]
+        known = [told for told in read_told(self._kernel)[0] if told.gpu in gpus]
+        return self._daemons(inventory, known, self._claims.claims())
+
+    def _daemons(self, inventory: Inventory, known: Sequence[Told], claims: Sequence[Claim]) -> list[Daemon]:
+        from vfioctl.sharing.mps.reading import read_daemon
+
+        shares, live = self._shares(self._session), {claim.id for claim in claims}
+        return [read_daemon(self._kernel, told, inventory.by_address.get(told.gpu), shares, live) for told in known]
 
     def _asked(self, devices: Sequence[str]) -> tuple[Inventory, tuple[PciAddress, ...]]:
         """Return the GPUs whose daemons are meant. Raises UnknownDevice for one without a daemon."""

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from vfioctl.core.frozen import value_class
 from vfioctl.errors import RequestError
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.host_paths import MPS_LOG, MPS_RUN
 from vfioctl.kernel.mps import COMPUTE_MODES
+from vfioctl.placement.model.share import Enforcement
 from vfioctl.sharing.mps.share import MIB, Limits, pipes_of
+
+if TYPE_CHECKING:
+    from vfioctl.claims.model.claim import Claim
 
 EXCLUSIVE = "Exclusive_Process"
 """The compute mode in which only one process may use a GPU: the MPS server."""
@@ -118,3 +124,10 @@ def file_of(name: str) -> str:
 def unit_of(name: str) -> str:
     """Return the systemd unit of a daemon."""
     return f"vfioctl-mps@{name}.service"
+
+
+def gpus_without_daemon(claim: Claim, daemons: Sequence[Told]) -> Iterator[PciAddress]:
+    """Yield the GPUs of which MPS is to enforce the claim's share, and no daemon serves it."""
+    for share in claim.shares:
+        if share.enforce == Enforcement.MPS and not any(told.serves(share.address, claim.id) for told in daemons):
+            yield PciAddress(share.address)

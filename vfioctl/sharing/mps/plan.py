@@ -11,7 +11,7 @@ from vfioctl.inventory.model.functions import Function, Inventory
 from vfioctl.inventory.model.preconditions import refuse_marked
 from vfioctl.inventory.model.scope import function_fact, named
 from vfioctl.placement.model.share import Enforcement
-from vfioctl.sharing.mps.daemon import EXCLUSIVE, Told, is_uuid, name_of
+from vfioctl.sharing.mps.daemon import EXCLUSIVE, Told, file_of, is_uuid, name_of, unit_of
 from vfioctl.sharing.mps.intents import (
     ACTIVE,
     DAEMON,
@@ -79,6 +79,16 @@ def refuse_claims(gpu: PciAddress, whose: str, claims: Sequence[Claim]) -> None:
             raise ClaimConflict(f"claim {claim.id} of {claim.owner} {why}", hint=hint, next_command=show)
 
 
+def refuse_unknown_file(name: str, unknown: Sequence[str]) -> None:
+    """Raise HostError if what a daemon was told is not known. `unknown`: each file, and why."""
+    for why in unknown:
+        if why.startswith(f"{file_of(name)} "):
+            raise HostError(
+                f"whether there is an MPS daemon is not known: {why}",
+                hint=f"systemctl stop {unit_of(name)}, and remove the file; nvidia-smi -c sets the compute mode",
+            )
+
+
 def _started(intent: MpsStartIntent, gpu: Function, daemon: Daemon, wanted: Told) -> Draft:
     """Return the empty plan if the daemon is there already. Raises DeviceInUse if it is another, or was told else."""
     now = daemon.told
@@ -97,7 +107,7 @@ def _started(intent: MpsStartIntent, gpu: Function, daemon: Daemon, wanted: Told
             hint="apply starts it again, and sets other limits",
             next_command=f"vfioctl mps apply {now.gpu}",
         )
-    for differing in differences(daemon):
+    if differing := next(differences(daemon), None):
         raise DeviceInUse(
             f"the MPS daemon of {now.gpu} was started before, and is not as it should be: {differing.words}",
             hint="vfioctl mps status shows all that differs",

@@ -57,8 +57,12 @@ def read_clients(reader: Reader, name: str) -> list[int] | None:
     """Return the processes that use a daemon now; None if some are not known. Raises HostError, Stuck."""
     if state_of(reader, name) != ACTIVE:
         return []
-    lists = [pids_in(ask(reader, name, f"get_client_list {pid}")) for pid in limits.servers_of(reader, name)]
+    lists = [_clients_of(reader, name, pid) for pid in limits.servers_of(reader, name)]
     return None if None in lists else [pid for pids in lists for pid in pids or ()]
+
+
+def _clients_of(reader: Reader, name: str, server: int) -> Sequence[int] | None:
+    return pids_in(ask(reader, name, f"get_client_list {server}"))
 
 
 def _gone_to(function: Function | None) -> str:
@@ -75,7 +79,7 @@ def _servers(reader: Reader, told: Told, claims: Collection[str]) -> Iterator[Se
     for pid in limits.servers_of(reader, told.name):
         own = Limits(*(limits.server_limit(reader, told.name, what, pid) for what in (THREADS, MEMORY)))
         status = status_in(ask(reader, told.name, f"get_server_status {pid}"))
-        pids = pids_in(ask(reader, told.name, f"get_client_list {pid}"))
+        pids = _clients_of(reader, told.name, pid)
         known = tuple(_client(reader, told, client, claims) for client in (pids or ())[:_MOST_CLIENTS])
         yield Server(pid, status, own, None if pids is None else known)
 

@@ -7,14 +7,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from vfioctl.core.frozen import value_class
-from vfioctl.inventory.model.values import PciAddress
-from vfioctl.placement.model.share import Enforcement
-from vfioctl.sharing.mps.daemon import EXCLUSIVE, Told, name_of
+from vfioctl.sharing.mps.daemon import EXCLUSIVE, Told, gpus_without_daemon, name_of
 from vfioctl.sharing.mps.intents import ACTIVE, INACTIVE, SILENT
 from vfioctl.sharing.mps.share import WHOLE, ClientEdits, Limits, MpsShare, daemon_limits
 
 if TYPE_CHECKING:
     from vfioctl.claims.model.claim import Claim
+    from vfioctl.inventory.model.values import PciAddress
 
 SYSTEMD_SILENT = "systemd does not say whether it runs"
 
@@ -142,11 +141,10 @@ def unserved(claims: Sequence[Claim], daemons: Sequence[Told], gpus: Collection[
     """Yield shares that MPS is to enforce and that no daemon serves, as after a reboot. `gpus`: of these; empty for all
     GPUs."""
     for claim in claims:
-        for share in claim.shares:
-            is_asked = share.enforce == Enforcement.MPS and (not gpus or share.address in gpus)
-            if is_asked and not any(told.serves(share.address, claim.id) for told in daemons):
-                words = f"no daemon enforces the share of claim {claim.id} on {share.address}"
-                yield MpsDifference(name_of(PciAddress(share.address)), words, f"vfioctl mps start {share.address}")
+        for gpu in gpus_without_daemon(claim, daemons):
+            if not gpus or gpu in gpus:
+                words = f"no daemon enforces the share of claim {claim.id} on {gpu}"
+                yield MpsDifference(name_of(gpu), words, f"vfioctl mps start {gpu}")
 
 
 def _lacking(found: Limits, wanted: Limits) -> Iterator[str]:
