@@ -8,6 +8,10 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vfioctl.kernel.device_lists import DeviceProgram
 
 NAME = "vfioctl_allow"
 """The program's name, by which vfioctl knows its own: at most 15 characters (BPF_OBJ_NAME_LEN)."""
@@ -23,6 +27,11 @@ _CONTEXT, _TYPE, _MAJOR, _MINOR, _RESULT = 1, 2, 3, 4, 0
 _START, _END = 5, 4
 """Instructions before the first number and after the last one."""
 _Instruction = tuple[int, int, int, int]
+
+
+def is_own(program: DeviceProgram) -> bool:
+    """Return whether vfioctl, run by root, has attached a program: anybody may name one so, but only root loads it."""
+    return program.name == NAME and program.uid == 0
 
 
 def parse_number(text: str) -> tuple[int, int]:

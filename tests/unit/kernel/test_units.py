@@ -182,7 +182,7 @@ class TestStartingAndStopping:
 
     @pytest.mark.alone
     def test_whose_process_is_killed_is_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(units, "_systemctl", lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+        monkeypatch.setattr(units, "systemctl", lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
         with pytest.raises(HostError, match="killed"):
             Live().set_unit(self.NAME, active=False)
 

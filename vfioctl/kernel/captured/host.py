@@ -15,7 +15,6 @@ from typing import TypeVar
 from vfioctl.errors import KernelRefused
 from vfioctl.kernel import files, untrusted_files
 from vfioctl.kernel.descriptors import closing
-from vfioctl.kernel.device_lists import DeviceLists, DeviceProgram, UnitDevices
 from vfioctl.kernel.live.host import Live
 from vfioctl.kernel.live.processes import WITHOUT_DEVICES
 from vfioctl.kernel.live.use import refused
@@ -146,18 +145,11 @@ class Captured(Live):
             todo += _entries(here, directory)
         return descendants
 
-    def device_programs(self, cgroup: str) -> Sequence[DeviceProgram]:
-        return DeviceLists.device_programs(self, cgroup)
-
-    def restricted_cgroups(self) -> Sequence[str]:
-        return ()
-
-    def unit_devices(self, cgroup: str) -> UnitDevices | None:
-        return None
-
     def unit_states(self, names: Sequence[str]) -> Mapping[str, str]:
         return {}
 
+    device_programs, restricted_cgroups = Reader.device_programs, Reader.restricted_cgroups
+    unit_devices = Reader.unit_devices
     viable, permissions = Reader.viable, Reader.permissions
     mps_usage, ask_mps = Reader.mps_usage, Reader.ask_mps
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from vfioctl.errors import HostError, KernelRefused
-from vfioctl.kernel.files import READ, read_text
+from vfioctl.kernel.descriptors import closing
+from vfioctl.kernel.files import READ, read_bytes, read_text, write_once
 from vfioctl.kernel.gpu_sharing import ENDED, GroupState
 
 ROOTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
@@ -64,7 +65,7 @@ class LiveControlGroups:
         top = f"{self._root}{path if path == '/' else checked(path)}"
         for index, directory in enumerate(_directories(top, skip_deep=path == "/")):
             try:
-                found.update(dict.fromkeys(map(int, _whole(f"{directory}/{MEMBERS}").split())))
+                found.update(dict.fromkeys(map(int, read_bytes(f"{directory}/{MEMBERS}", _MOST_MEMBERS).split())))
             except OSError as error:
                 # a threaded group: its processes are those of the group above (cgroup-v2.rst, "Threads")
                 passed = error.errno == errnos.EOPNOTSUPP or (path == "/" and error.errno == errnos.ENAMETOOLONG)
@@ -75,36 +76,27 @@ class LiveControlGroups:
 
     def state(self, path: str) -> GroupState:
         try:
-            events = _whole(f"{self._place(path)}/{EVENTS}").split()
-            asked = _whole(f"{self._place(path)}/{FREEZE}").strip() == b"1"
+            events = read_bytes(f"{self._place(path)}/{EVENTS}").split()
+            asked = read_bytes(f"{self._place(path)}/{FREEZE}").strip() == b"1"
         except OSError as error:
             raise KernelRefused(path, error.errno or errnos.EIO) from None
         return GroupState(_after(events, b"populated"), _after(events, b"frozen"), asked)
 
     def set_frozen(self, path: str, *, frozen: bool) -> None:
         place, value = f"{self._place(path)}/{FREEZE}", "1" if frozen else "0"
-        try:
-            fd = os.open(place, os.O_WRONLY | os.O_CLOEXEC)
-            try:
-                os.write(fd, value.encode())
-            finally:
-                os.close(fd)
-        except OSError as error:
-            raise KernelRefused(place, error.errno or errnos.EIO, value) from None
+        if errno := write_once(place, value):
+            raise KernelRefused(place, errno, value)
 
     def await_frozen(self, path: str, seconds: float, *, frozen: bool = True) -> bool:
         """Asks again and again: the kernel delays its events by up to 10 ms (CGROUP_FILE_NOTIFY_MIN_INTV)."""
         place, until, pause = f"{self._place(path)}/{EVENTS}", time.monotonic() + seconds, _FIRST_PAUSE
         try:
-            fd = os.open(place, READ)
-            try:
+            with closing(os.open(place, READ)) as fd:
                 while _after(os.pread(fd, 4096, 0).split(), b"frozen") != frozen:
                     if time.monotonic() > until:
                         return False
                     time.sleep(pause)
                     pause = min(2 * pause, _LONGEST_PAUSE)
-            finally:
-                os.close(fd)
         except OSError as error:
             raise KernelRefused(place, error.errno or errnos.EIO) from None
         return True
@@ -215,23 +207,9 @@ def _descriptor(pid: int) -> int:
 
 def _start(path: str) -> str:
     """Return the text of a file in one read: a path in it is shorter than a page."""
-    fd = os.open(path, READ)
-    try:
+    with closing(os.open(path, READ)) as fd:
         return os.read(fd, 1 << 16).decode("utf-8", "replace")
-    finally:
-        os.close(fd)
 
 
 def _after(words: list[bytes], name: bytes) -> bool:
     return name in words[:-1] and words[words.index(name) + 1] == b"1"
-
-
-def _whole(path: str) -> bytes:
-    fd = os.open(path, READ)
-    try:
-        data = bytearray()
-        while (part := os.read(fd, 1 << 16)) and len(data) < _MOST_MEMBERS:
-            data += part
-        return bytes(data)
-    finally:
-        os.close(fd)

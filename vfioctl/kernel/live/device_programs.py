@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 
 from vfioctl.errors import HostError, KernelRefused
-from vfioctl.kernel.descriptors import closing
+from vfioctl.kernel.descriptors import call, closing
 from vfioctl.kernel.device_lists import CGROUPS, DeviceProgram
-from vfioctl.kernel.device_program import MOST, NAME, assemble, refused_by
+from vfioctl.kernel.device_program import MOST, NAME, assemble, is_own, refused_by
 from vfioctl.kernel.files import readable
 
 _SYSCALLS = {"x86_64": 321, "aarch64": 280}
@@ -28,7 +28,6 @@ _ATTRIBUTE_BYTES = 256
 _FOLDERS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 MOST_CGROUPS = 20_000
 """Cgroups that `restricted` looks at."""
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def programs(cgroup: str, home: str = CGROUPS) -> list[DeviceProgram]:
@@ -48,11 +47,6 @@ def restricted(home: str = CGROUPS) -> list[str]:
             if error.errno != errnos.ENOENT:
                 raise
     return sorted(found)
-
-
-def is_own(program: DeviceProgram) -> bool:
-    """Return whether vfioctl, run by root, has attached a program: anybody may name one so, but only root loads it."""
-    return program.name == NAME and program.uid == 0
 
 
 def refuse(cgroup: str, numbers: Sequence[str], home: str = CGROUPS) -> None:
@@ -172,10 +166,6 @@ def _bpf(command: int, attributes: bytes | ctypes.Array[ctypes.c_char]) -> int:
     if number is None or ctypes.sizeof(ctypes.c_void_p) != 8:
         raise HostError(f"vfioctl does not know the kernel's BPF call on {machine}", hint=f"it does on {[*_SYSCALLS]}")
     buffer = attributes
-    if isinstance(attributes, bytes):
-        buffer = ctypes.create_string_buffer(attributes, _ATTRIBUTE_BYTES)
-    result = int(_libc.syscall(number, command, buffer, ctypes.c_size_t(len(buffer))))
-    if result < 0:
-        errno = ctypes.get_errno()
-        raise OSError(errno, os.strerror(errno))
-    return result
+    if isinstance(buffer, bytes):
+        buffer = ctypes.create_string_buffer(buffer, _ATTRIBUTE_BYTES)
+    return call(number, command, ctypes.addressof(buffer), len(buffer))

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import IO
 
 from vfioctl.errors import HostError, KernelRefused
-from vfioctl.kernel.files import read_up_to
+from vfioctl.kernel.files import read_up_to, write_once
 from vfioctl.kernel.gpu_sharing import ENDED
 from vfioctl.kernel.live.control_groups import FREEZE, checked
 from vfioctl.kernel.worker.client import handles
@@ -27,7 +27,7 @@ RECORD = "/run/vfioctl/frozen-groups"
 """The groups that are announced, one path a line, in case that the program is killed, too."""
 _OK, _LONGEST_LINE, _MOST_RECORD = b"ok\n", 8192, 1 << 20
 _ANSWER_SECONDS, _END_SECONDS = 30.0, 5.0  # a busy host starts the watchdog late
-_LEAST_OOM_SCORE = b"-1000"
+_LEAST_OOM_SCORE = "-1000"
 
 
 class LiveThawWatchdog:
@@ -248,9 +248,4 @@ def _obey(announced: _Announced, woken: int) -> None:
 
 def _survive() -> None:
     """Have the kernel end other processes first when memory runs out."""
-    with suppress(OSError):
-        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.write(fd, _LEAST_OOM_SCORE)
-        finally:
-            os.close(fd)
+    write_once("/proc/self/oom_score_adj", _LEAST_OOM_SCORE)  # an ordinary user may not

@@ -6,9 +6,9 @@ import os
 import subprocess
 
 from vfioctl.errors import HostError
-from vfioctl.kernel import files
 from vfioctl.kernel.device_lists import UnitDevices, is_unit
 from vfioctl.kernel.live.control_groups import ROOTS
+from vfioctl.kernel.live.units import systemctl
 
 BOOTED = "/run/systemd/system"
 """Where it is, systemd runs (sd_booted(3))."""
@@ -25,7 +25,7 @@ def unit_of(cgroup: str) -> UnitDevices | None:
     if not is_unit(name) or not os.path.isdir(BOOTED):
         return None
     try:
-        done = _systemctl("show", _PROPERTIES, "--", name, timeout=_TIMEOUT)
+        done = systemctl("show", _PROPERTIES, "--", name, timeout=_TIMEOUT)
     except FileNotFoundError:
         return None
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -68,11 +68,7 @@ def set_devices(name: str, policy: str, *allowed: str) -> tuple[int, str]:
         return 2, f"{name[:80]!r} is not the name of a unit with a cgroup"
     values = [f"DevicePolicy={policy}", "DeviceAllow=", *(f"DeviceAllow={entry}" for entry in allowed)]
     try:
-        done = _systemctl("set-property", "--runtime", "--", name, *values)
+        done = systemctl("set-property", "--runtime", "--", name, *values)
     except OSError as error:
         return 127, f"systemctl: {error.strerror}"
     return done.returncode, done.stderr.strip()[-500:]
-
-
-def _systemctl(verb: str, *words: str, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
-    return files.completed(["systemctl", "--no-pager", "--no-ask-password", verb, *words], timeout=timeout)

@@ -25,7 +25,7 @@ def states(names: Sequence[str]) -> Mapping[str, str]:
     if not wanted:
         return {}
     try:
-        done = _systemctl("show", "--property=Names,LoadState,ActiveState", "--", *wanted, timeout=_TIMEOUT)
+        done = systemctl("show", "--property=Names,LoadState,ActiveState", "--", *wanted, timeout=_TIMEOUT)
     except (OSError, subprocess.TimeoutExpired):
         return {}
     known = dict(_states(done.stdout))
@@ -47,12 +47,12 @@ def set_active(name: str, active: bool) -> tuple[int, str]:  # noqa: FBT001 - a 
         return 2, f"{name[:80]!r} is not the name of a unit that can be started or stopped"
     try:
         if active:  # systemd does not start a unit that failed too often; without failures this does nothing
-            _systemctl("reset-failed", "--", name)
-        done = _systemctl("start" if active else "stop", "--", name)
+            systemctl("reset-failed", "--", name)
+        done = systemctl("start" if active else "stop", "--", name)
     except OSError as error:
         return 127, f"systemctl: {error.strerror}"
     return done.returncode, done.stderr.strip()[-500:]
 
 
-def _systemctl(verb: str, *words: str, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
+def systemctl(verb: str, *words: str, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
     return files.completed(["systemctl", "--no-pager", "--no-ask-password", verb, *words], timeout=timeout)

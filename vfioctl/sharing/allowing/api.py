@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno as errnos
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from vfioctl.errors import BadSpec, HostError, KernelRefused, UnknownDevice
@@ -20,7 +21,7 @@ from vfioctl.sharing.allowing.reading import (
     read_setting,
     without_number,
 )
-from vfioctl.sharing.allowing.resources import UNREAD, refused_on
+from vfioctl.sharing.allowing.resources import UNREAD, refused_in, refused_on
 from vfioctl.sharing.allowing.values import (
     Allowed,
     GpuNodes,
@@ -109,13 +110,13 @@ class AllowApi:
         """Return what vfioctl's program on a cgroup refuses; empty without one, on a cgroup that is gone, and on a
         kernel that has no such programs. Raises KernelRefused."""
         try:
-            self._kernel.device_programs(path)
+            return refused_in(self._kernel.device_programs(path))
         except KernelRefused as error:
             if error.errno != errnos.ENOENT:
                 raise
         except HostError:
-            return ""
-        return refused_on(self._kernel, path) or ""
+            pass
+        return ""
 
     def replan(self, intent: Intent) -> Plan:
         """Plan an intent of this subsystem again. Raises what planning raises."""
@@ -140,15 +141,18 @@ class AllowApi:
             live = {path for path in noted if self._kernel.unit_devices(path)}
             paths = sorted({*self._kernel.restricted_cgroups(), *live})
         nodes = read_gpu_nodes(self._kernel, self._devices, self._devices.inventory(nvml=False))
+        # of a slice above many cgroups, once
+        refused_at = cache(lambda place: self._refused(place, nodes))
+        others_on = cache(lambda place: read_others(self._kernel, place))
         found = []
         for path in paths:
-            of_each = {place: self._refused(place, nodes) for place in (*above(path), path)}
+            of_each = {place: refused_at(place) for place in (*above(path), path)}
             by_systemd, by_program = of_each.pop(path)
             higher = {place: (*ordered(one | two),) for place, (one, two) in of_each.items() if one | two}
             refused = ordered(set(by_systemd | by_program).union(*higher.values()))
             holders, unread, unknown = read_holders(self._kernel, processes, path, refused)
             mechanisms = [name for name, used in (("bpf", by_program), ("systemd", by_systemd)) if used]
-            others = dict.fromkeys(name for place in (*above(path), path) for name in read_others(self._kernel, place))
+            others = dict.fromkeys(name for place in (*above(path), path) for name in others_on(place))
             found.append(
                 Allowed(
                     cgroup=path,

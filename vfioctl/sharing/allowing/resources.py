@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import errno as errnos
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from vfioctl.core.action import Action, Context
 from vfioctl.core.change import Change, Phase, Step
 from vfioctl.core.resource import Description, FileResource, WholeFile
 from vfioctl.errors import HostError, KernelRefused
-from vfioctl.kernel.device_lists import is_unit
-from vfioctl.kernel.device_program import MOST, NAME, ordered
+from vfioctl.kernel.device_lists import DeviceProgram, is_unit
+from vfioctl.kernel.device_program import MOST, is_own, ordered
 from vfioctl.kernel.protocol import Reader
 from vfioctl.sharing.allowing.values import (
     NOTE,
@@ -168,10 +168,14 @@ class AllowNote(WholeFile):
 def refused_on(reader: Reader, cgroup: str) -> str | None:
     """Return the numbers that vfioctl's programs on a cgroup refuse, as a text, or UNREAD; None if it is not known."""
     try:
-        programs = reader.device_programs(cgroup)
+        return refused_in(reader.device_programs(cgroup))
     except (KernelRefused, HostError):
         return None
-    own = [program for program in programs if program.name == NAME and program.uid == 0]
+
+
+def refused_in(programs: Sequence[DeviceProgram]) -> str:
+    """Return the numbers that those of vfioctl's refuse, as a text, or UNREAD."""
+    own = [program for program in programs if is_own(program)]
     if any(program.refused is None for program in own):
         return UNREAD
     return ", ".join(ordered({number for program in own for number in program.refused or ()}))
