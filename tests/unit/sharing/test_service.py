@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.hosts.machines import copy, original
+from tests.hosts.machines import copy, function, original
 from tests.unit.sharing.stand_in import Groups, Machine
 from tests.unit.sharing.test_drm_usage import SECOND, text
 from vfioctl.core.limits import read_document
@@ -22,7 +22,7 @@ from vfioctl.kernel.feeds import Lost
 from vfioctl.kernel.simulated.host import Simulated
 from vfioctl.session import Session
 from vfioctl.sharing.api import SharingApi
-from vfioctl.sharing.measuring.gpus import MeasuredGpus
+from vfioctl.sharing.measuring.gpus import MeasuredGpus, gpus_of
 from vfioctl.sharing.model.gpu_time import OTHER, Source, Usage, quotas
 from vfioctl.sharing.model.settings import SharingSettings
 from vfioctl.sharing.serving.containers import Known
@@ -189,6 +189,12 @@ class TestMeasuring:
         (usage,) = there.ticks(1, seconds=2)
         assert usage[:3] == ("vm/a", GPU, Source.LEASE)
         assert usage[3:] == pytest.approx((2, 0.0), abs=0.3)
+
+
+@pytest.mark.parametrize("driver", ["vfio-pci", "mlx5-vfio-pci", "nvgrace_gpu_vfio_pci"])
+def test_a_gpu_on_any_vfio_driver_is_leased(driver: str) -> None:
+    found = gpus_of([function(GPU, driver=driver, owner="vm/a")], ())
+    assert (found.leases, found.problems) == ({GPU: "vm/a"}, {})
 
 
 class TestThrottling:

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from vfioctl.inventory.model.functions import Function
 
 _NVIDIA = "nvidia"
-_PASSED_THROUGH = frozenset({"vfio-pci"})
 _COUNTING = frozenset({"amdgpu", "i915", "xe"})
 """Drivers that count time by client in fdinfo."""
 
@@ -37,7 +36,7 @@ def gpus_of(functions: Iterable[Function], wanted: Collection[str]) -> MeasuredG
         problems.pop(address, None)
         if driver == _NVIDIA or driver in _COUNTING:
             by_source[_NVIDIA if driver == _NVIDIA else ""].append(address)
-        elif driver in _PASSED_THROUGH or driver.endswith("-vfio-pci"):
+        elif function.on_vfio:
             if function.owner:
                 leases[address] = function.owner
         else:
