@@ -7,11 +7,22 @@ from typing import Annotated
 
 from vfioctl.core.limits import Checked
 
-_LISTEN = re.compile(r"|(?:[0-9.]{7,15}|\[[0-9a-f:]{2,39}\]|localhost):[0-9]{1,5}", re.ASCII)
+_LISTEN = re.compile(r"(?:[0-9.]{7,15}|\[[0-9a-f:]{2,39}\]|localhost):[0-9]{1,5}", re.ASCII)
+
+
+def is_address(text: str) -> bool:
+    """Return whether a text is HOST:PORT."""
+    return bool(_LISTEN.fullmatch(text)) and int(text.rpartition(":")[2]) <= 65535
+
+
+def split(address: str) -> tuple[str, int]:
+    """Return the host and the port of an address."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 def _listen(text: str) -> str:
-    if not _LISTEN.fullmatch(text) or (text and int(text.rpartition(":")[2]) > 65535):
+    if text and not is_address(text):
         raise ValueError(f'{text[:60]!r} is no address with a port: write it as "127.0.0.1:9820", or "" for none')
     return text
 

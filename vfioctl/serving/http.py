@@ -16,6 +16,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 
 from vfioctl.errors import HostError
+from vfioctl.serving.address import split
 
 METRICS, HEALTH = "/metrics", "/healthz"
 """The paths that are served."""
@@ -41,8 +42,7 @@ class HttpServer:
     def __init__(
         self, listen: str, metrics: Callable[[], bytes], health: Callable[[], Sequence[str]], *, table: str
     ) -> None:
-        host, _, port = listen.rpartition(":")
-        self._address = host.strip("[]"), int(port)
+        self._address = split(listen)
         self._listen, self._table = listen, table
         self._metrics, self._health = metrics, health
         self._server: _Server | None = None

@@ -18,6 +18,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import NamedTuple
 
 from vfioctl.errors import HostError
+from vfioctl.serving.address import split
 
 _MOST_WAITING, _MOST_ANSWERED = 32, 16
 """Connections whose request has not come yet, and requests that are being answered, at the same time."""
@@ -63,8 +64,7 @@ class ExtenderServer:
     ) -> None:
         self._metrics = metrics
         self._text, self._tls = address, tls
-        host, _, port = address.rpartition(":")
-        self._address = host.strip("[]"), int(port)
+        self._address = split(address)
         self._verbs, self._answer, self._health = frozenset(verbs), answer, health
         self._server: _Server | None = None
 

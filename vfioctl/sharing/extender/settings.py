@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from vfioctl.core.frozen import value_class
 from vfioctl.errors import BadSpec
+from vfioctl.serving.address import is_address
 from vfioctl.sharing.extender.names import Unit
 
 LISTEN = "127.0.0.1:9822"
 """The address by default, of this machine only: whoever can connect can bind pods. The two ports before it are those of
 the device plugin and of `share serve`, which may run beside it."""
-_LISTEN = re.compile(r"(?:[0-9.]{7,15}|\[[0-9a-f:]{2,39}\]|localhost):[0-9]{1,5}", re.ASCII)
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod has the token of its service account, and the certificates of the API server."""
 
@@ -57,7 +56,7 @@ def checked(
     """Return settings. `files`: token, authority, certificate, key, clients. `environment`: of a pod, which has
     the address of the API server. Raises BadSpec."""
     known = _existing(files, ("certificate", "key", "clients"))
-    if not _LISTEN.fullmatch(listen) or int(listen.rpartition(":")[2]) > 65535:
+    if not is_address(listen):
         raise BadSpec(f"--listen {listen[:60]!r} is no address with a port", hint="write it as 127.0.0.1:9822")
     if (known["certificate"] is None) != (known["key"] is None) or (known["clients"] and not known["certificate"]):
         raise BadSpec("TLS needs a certificate and its key", hint="give --tls-cert-file and --tls-key-file")
