@@ -123,8 +123,7 @@ def unfit(session: Session, request: ClaimRequest, inventory: Inventory) -> Mapp
         return {gpu: why for gpu, why in reasons.items() if why}
     if request.is_share:
         return {}
-    files = ContainersApi(session).cdi.files()
-    known = {name for file in files if file.kind == TOOLKIT_KIND for name in file.devices}
+    known = ContainersApi(session).cdi.names_of(TOOLKIT_KIND)
     return {gpu.address: _unnamed(gpu) for gpu in gpus if gpu.driver == "nvidia" and _uuid_of(gpu) not in known}
 
 

@@ -66,6 +66,10 @@ class CdiApi:
 
         return read_cdi_files(self._kernel)
 
+    def names_of(self, kind: str) -> frozenset[str]:
+        """Return the devices that CDI files name with a kind."""
+        return frozenset(name for file in self.files() if file.kind == kind for name in file.devices)
+
     def holders(self) -> tuple[Mapping[str, str], str]:
         """Return the live claim of each device by the device's name, and why claims are not known, if so."""
         none: tuple[Claim, ...] = ()

@@ -4,8 +4,8 @@ host only through claims and CDI files."""
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from vfioctl.claims.api import ClaimsApi
@@ -62,48 +62,54 @@ class Allocation:
     ) -> Sequence[Answer]:
         made: list[Claim] = []
         answers = []
-        try:
+        with self._all_or_none(made, deadline):
             for devices in containers:
                 self._refuse_cordoned(devices)
                 claims = [self._allocated(resource, want, deadline, made) for want in wanted(resource, devices)]
                 self._refuse_cordoned(devices)  # whoever cordons one later sees its claim
                 answers.append(self._answer(resource, devices, claims))
-            return answers
+        return answers
+
+    @contextmanager
+    def _all_or_none(self, made: Sequence[Claim], deadline: Deadline) -> Iterator[None]:
+        """Release what is made in the block, if it fails. Raises Busy after the deadline."""
+        try:
+            yield
         except Exception as error:
             for claim in made:
                 with suppress(VfioctlError):  # it stays, is shown, and is released when its pod does not come
                     self.release(claim, count_of(claim.id))
             if isinstance(error, Cancelled):
-                raise too_slow(deadline) from None
+                raise _too_slow(deadline) from None
             raise
 
     def ready(self, resource: ResourceSettings, containers: Sequence[Sequence[Device]], deadline: Deadline) -> None:
         """Verify the devices of a container that starts, or starts again, after a reboot too: what is missing of its
         claims is restored, and a device without a claim is claimed. Raises what `allocate` raises."""
         self._wait_for_others(deadline)
-        with self._session.store.one_connection():
-            for devices in containers:
-                self._ready(resource, devices, deadline)
+        try:
+            with self._session.store.one_connection():
+                for devices in containers:
+                    self._ready(resource, devices, deadline)
+        except Cancelled:
+            raise _too_slow(deadline) from None
 
     def _ready(self, resource: ResourceSettings, devices: Sequence[Device], deadline: Deadline) -> None:
-        try:
-            claims = []
-            for want in wanted(resource, devices):
-                held: set[Subject] = set()
-                for known in self._known(resource, want, deadline):
-                    with alone_with(known.id, deadline):
-                        claim = self._claims.claim(known.id)
-                        if not claim.is_live:  # it was just released
-                            continue
-                        claims.append(self._restored(resource, claim, deadline))
-                        given(claim.id)
-                    held |= {device.subject for device in claim.devices}
-                if not held.issuperset(want.subjects):
-                    self._refuse_cordoned(devices)
-                    claims.append(self._created(want, deadline))
-            self._answer(resource, devices, claims)
-        except Cancelled:
-            raise too_slow(deadline) from None
+        claims = []
+        for want in wanted(resource, devices):
+            held: set[Subject] = set()
+            for known in self._known(resource, want, deadline):
+                with alone_with(known.id, deadline):
+                    claim = self._claims.claim(known.id)
+                    if not claim.is_live:  # it was just released
+                        continue
+                    claims.append(self._restored(resource, claim, deadline))
+                    given(claim.id)
+                held |= {device.subject for device in claim.devices}
+            if not held.issuperset(want.subjects):
+                self._refuse_cordoned(devices)
+                claims.append(self._created(want, deadline))
+        self._answer(resource, devices, claims)
 
     def release(self, claim: Claim, count: int) -> bool:
         """Put back what a claim has changed, and end it, unless it was given to a container since `count_of` returned
@@ -239,7 +245,7 @@ def _taken(want: Wanted, claim: Claim) -> ClaimConflict:
     )
 
 
-def too_slow(deadline: Deadline) -> Busy:
+def _too_slow(deadline: Deadline) -> Busy:
     """Return the error of a call that has reached its deadline."""
     return Busy(f"the devices were not ready within {deadline.seconds:g} s", next_command="vfioctl kubelet status")
 

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.containers.api import ContainersApi
 from vfioctl.core.locations import import_object
-from vfioctl.errors import BadSpec, Cancelled, ClaimConflict, NoCapacity, VfioctlError
+from vfioctl.errors import BadSpec, ClaimConflict, NoCapacity, VfioctlError
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kubelet.allocating import pairs
-from vfioctl.kubelet.allocating.allocation import Allocation, too_slow
+from vfioctl.kubelet.allocating.allocation import Allocation
 from vfioctl.kubelet.allocating.following import claims_of_pods
 from vfioctl.kubelet.allocating.handovers import alone_with, count_of, given
 from vfioctl.kubelet.answer.answer import Answer, Edits, answer_with_share
 from vfioctl.kubelet.ledger.cordons import cordons
 from vfioctl.kubelet.model.device import PROVISIONAL
 from vfioctl.kubelet.model.settings import DeviceKind
-from vfioctl.kubelet.model.units import BESIDE, labels_for, units_of, without
+from vfioctl.kubelet.model.units import is_half, is_whole, labels_for, units_of, without
 from vfioctl.placement.api import PlacementApi
 from vfioctl.placement.model.request import ClaimRequest
 from vfioctl.placement.model.share import TOOLKIT_KIND, WHOLE
@@ -74,19 +74,12 @@ class PartsAllocation(Allocation):
         other = self._live(pairs.take(*self._pair(resource)))
         made = [other] if other else []
         answers = []
-        try:
+        with self._all_or_none(made, deadline):
             for parts in containers:
                 claim, is_told = self._allocated_parts(resource, parts, other, deadline)
                 other = None
                 made.append(claim)
                 answers.append(self._answer_of(resource, claim) if is_told else Answer())
-        except Exception as error:
-            for claim in made:  # of this container and pod
-                with suppress(VfioctlError):  # it stays, is shown, and is released when its pod does not come
-                    self.release(claim, count_of(claim.id))
-            if isinstance(error, Cancelled):
-                raise too_slow(deadline) from None
-            raise
         return answers
 
     def _ready(self, resource: ResourceSettings, devices: Sequence[Device], deadline: Deadline) -> None:
@@ -121,9 +114,9 @@ class PartsAllocation(Allocation):
             return claim, True
         amount = self._amount(resource, len(names), other)
         gpus: Sequence[PciAddress] = ()
-        if other and _is_whole(other):  # the container was told of these GPUs already
+        if other and is_whole(other):  # the container was told of these GPUs already
             gpus = _gpus_of(other)
-        else:
+        elif other:
             self._gpus(resource, amount, other, node)  # refuses before anything is released
         labels = labels_for(resource.name, names)
         if other:
@@ -133,7 +126,7 @@ class PartsAllocation(Allocation):
         claim = self._made(resource, amount, labels, deadline, gpus, node)
         if resource.beside and not other:
             pairs.note(*self._pair(resource), claim.id)
-            return claim, _is_whole(claim)
+            return claim, is_whole(claim)
         return claim, not gpus
 
     def _of_init_container(self, resource: ResourceSettings, names: Sequence[str], other: Claim | None) -> Claim | None:
@@ -149,7 +142,7 @@ class PartsAllocation(Allocation):
             listing = self._listed() if others else None
             if listing and any(listing.pods.get(unit) for unit in others):
                 self._claims.relabel(claim.id, without(claim, asked), why="its pod does not have these parts")
-            elif found is None and not _is_half(resource, claim) and (claim.owner == PROVISIONAL or claim.id == told):
+            elif found is None and not is_half(resource, claim) and (claim.owner == PROVISIONAL or claim.id == told):
                 found = claim
             elif not self.release(claim, count_of(claim.id)):
                 raise ClaimConflict(
@@ -167,7 +160,7 @@ class PartsAllocation(Allocation):
             with alone_with(claim.id, deadline):
                 given(claim.id)
             return claim
-        if _is_whole(claim):
+        if is_whole(claim):
             raise ClaimConflict(f"an init container of the pod has {len(mine)} {resource.name}", hint="ask for as many")
         has, asks = self._amount(resource, 0, claim), self._amount(resource, len(names), None)
         amount = _Amount(max(has.cores, asks.cores), max(has.memory, asks.memory))
@@ -223,8 +216,7 @@ class PartsAllocation(Allocation):
     def _answer_of(self, resource: ResourceSettings, claim: Claim) -> Answer:
         rows = [import_object(row.client_edits) for row in self._session.subsystems if row.client_edits]
         edits = [Edits(*edits_of(self._session, claim)) for edits_of in rows]
-        files = [file for file in ContainersApi(self._session).cdi.files() if file.kind == TOOLKIT_KIND]
-        known = {name for file in files for name in file.devices}
+        known = ContainersApi(self._session).cdi.names_of(TOOLKIT_KIND)
         return answer_with_share(resource, claim.shares, edits, named={s.uuid for s in claim.shares} <= known)
 
 
@@ -234,17 +226,8 @@ def _node_of(parts: Sequence[Device]) -> int | None:
     return nodes.pop() if len(nodes) == 1 else None
 
 
-def _is_whole(claim: Claim) -> bool:
-    return any(share.is_whole for share in claim.shares)
-
-
-def _is_half(resource: ResourceSettings, claim: Claim) -> bool:
-    """Return whether a claim has one resource of a pair only. Whole GPUs need no memory."""
-    return bool(resource.beside) and BESIDE not in claim.labels and not _is_whole(claim)
-
-
 def _refuse_half(resource: ResourceSettings, claim: Claim) -> None:
-    if _is_half(resource, claim):
+    if is_half(resource, claim):
         raise ClaimConflict(
             f"the container asks for {resource.name} without {resource.beside}", hint="ask for both, or for none"
         )

@@ -11,7 +11,7 @@ from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kubelet.choosing.health import Facts, broken
 from vfioctl.kubelet.model.device import LABEL, PROVISIONAL, Device
 from vfioctl.kubelet.model.settings import MOST_UNITS, DeviceKind, ResourceSettings
-from vfioctl.kubelet.model.units import BESIDE, gpu_of, number_of, unit_id, units_of
+from vfioctl.kubelet.model.units import gpu_of, is_half, number_of, unit_id, units_of
 from vfioctl.placement.model.share import MEMORY_UNIT, WHOLE, GpuShare
 
 
@@ -40,10 +40,9 @@ def problem_of_parts(
     """Return why a resource has no parts of GPUs, if there are GPUs; or which containers ask for one of a pair only.
     `claims`: of pods of this resource."""
     for claim in claims:
-        if resource.beside and BESIDE not in claim.labels and not any(share.is_whole for share in claim.shares):
+        if claim.owner != PROVISIONAL and is_half(resource, claim):
             other = resource.beside if claim.labels[LABEL] == resource.name else resource.name
-            if claim.owner != PROVISIONAL:
-                return f"{claim.owner} cannot start: it asks for {claim.labels[LABEL]} without {other}"
+            return f"{claim.owner} cannot start: it asks for {claim.labels[LABEL]} without {other}"
     if found or not gpus:
         return ""
     if any(_count(resource, gpu) > MOST_UNITS for gpu in gpus):
@@ -85,7 +84,7 @@ def _count(resource: ResourceSettings, gpu: Function) -> int:
 def _amount(resource: ResourceSettings, share: GpuShare) -> int:
     if resource.devices is DeviceKind.CORES:
         return share.cores
-    return share.total if share.is_whole else share.memory
+    return share.held_memory
 
 
 def chosen_parts(

@@ -14,12 +14,23 @@ from vfioctl.kubelet.model.settings import MOST_UNITS
 
 if TYPE_CHECKING:
     from vfioctl.claims.model.claim import Claim
+    from vfioctl.kubelet.model.settings import ResourceSettings
 
 BESIDE = "kubelet-beside"
 """The label of a claim that has parts of a second resource, too. Its value is that resource."""
 _PARTS = {LABEL: "kubelet-parts ", BESIDE: "kubelet-beside-parts "}
 """The beginning of the labels that note parts of each resource; a GPU's address follows. The value is a hexadecimal
 number with a bit for each part."""
+
+
+def is_whole(claim: Claim) -> bool:
+    """Return whether a claim has whole GPUs."""
+    return any(share.is_whole for share in claim.shares)
+
+
+def is_half(resource: ResourceSettings, claim: Claim) -> bool:
+    """Return whether a claim has one resource of a pair only. Whole GPUs need no memory."""
+    return bool(resource.beside) and BESIDE not in claim.labels and not is_whole(claim)
 
 
 def unit_id(gpu: str, number: int) -> str:

@@ -128,17 +128,13 @@ class PartsWork(ResourceWork):
     """The same for a resource of parts of GPUs."""
 
     @property
-    def _parts(self) -> PartsAllocation:
+    def _allocation(self) -> PartsAllocation:
         return PartsAllocation(self._service.session, self._service.listed)
-
-    @property
-    def _allocation(self) -> Allocation:
-        return self._parts
 
     def prefer(self, available: Ids, must: Ids, count: int) -> Ids:
         """Return parts of the GPU that would give them, with what the same container was given a moment ago."""
         there = [device for device in self._service.devices(self._settings.name) if device.id in {*available}]
-        gpus = self._parts.gpus_for(self._settings, count, there)
+        gpus = self._allocation.gpus_for(self._settings, count, there)
         return chosen_parts(available, must, count, gpus)
 
 

@@ -65,6 +65,11 @@ class GpuShare(NamedTuple):
         return self.cores >= WHOLE
 
     @property
+    def held_memory(self) -> int:
+        """Bytes that nobody else can have: all of a whole GPU."""
+        return self.total if self.is_whole else self.memory
+
+    @property
     def words(self) -> str:
         """Its amounts: `40 cores, 8 GiB`, or `whole`."""
         if self.is_whole:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from vfioctl.claims.api import ClaimsApi
@@ -47,7 +47,8 @@ class NodeReport:
     def text(self) -> str:
         """Return the annotation as it is now. Raises what reading the host and the ledger raises."""
         resource = next(one for one in KubeletApi(self._session).status().resources if one.name == self._resource)
-        return report_of([*self._gpus(resource)], self._held(), resource.settings.size)
+        claims = ClaimsApi(self._session).claims()
+        return report_of([*self._gpus(resource, claims)], self._held(claims), resource.settings.size)
 
     def send(self, api_server: ApiServer, text: str) -> None:
         """Annotate the node. Raises HostError if the API server refuses it or does not answer."""
@@ -77,8 +78,8 @@ class NodeReport:
                     problem = error.message
             _wait(stop)
 
-    def _gpus(self, resource: Resource) -> Iterator[ReportedGpu]:
-        known = {share.address: share.uuid for claim in ClaimsApi(self._session).claims() for share in claim.shares}
+    def _gpus(self, resource: Resource, claims: Sequence[Claim]) -> Iterator[ReportedGpu]:
+        known = {share.address: share.uuid for claim in claims for share in claim.shares}
         for gpu in sorted(InventoryApi(self._session).inventory().gpus, key=lambda gpu: gpu.address):
             if gpu.is_vf:
                 continue
@@ -87,13 +88,12 @@ class NodeReport:
             is_open = any(not part.reason and not part.claim for part in of_gpu)
             yield ReportedGpu(str(gpu.address), identity, len(of_gpu) * resource.settings.size, is_open)
 
-    def _held(self) -> Iterator[Held]:
-        for claim in ClaimsApi(self._session).claims():
+    def _held(self, claims: Sequence[Claim]) -> Iterator[Held]:
+        for claim in claims:
             is_of_pods = any(resource == self._resource for resource, _ in units_of(claim))
             for share in claim.shares:
-                memory = share.total if share.is_whole else share.memory
                 container = _container(claim) if is_of_pods else ""
-                yield Held(str(share.address), memory, container, is_of_pods, claim.since)
+                yield Held(str(share.address), share.held_memory, container, is_of_pods, claim.since)
 
 
 def _container(claim: Claim) -> str:

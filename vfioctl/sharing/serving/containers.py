@@ -60,7 +60,7 @@ def _claimed(claims: Iterable[Claim]) -> dict[Name, tuple[int, int]]:
     for claim in claims:
         if claim.owner.kind == "pod" and claim.owner != PROVISIONAL and claim.shares:
             cores = sum(WHOLE if share.is_whole else share.cores for share in claim.shares)
-            memory = sum(share.total if share.is_whole else share.memory for share in claim.shares)
+            memory = sum(share.held_memory for share in claim.shares)
             before = sums.get(_name(claim.owner.name), (0, 0))
             sums[_name(claim.owner.name)] = before[0] + cores, before[1] + memory
     return sums
