@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
 from vfioctl.inventory.model.functions import Function
-from vfioctl.inventory.model.values import PciAddress
 from vfioctl.placement.choosing.preconditions import memory_of, native_reasons, unknown_memory
 from vfioctl.placement.model.capacity import Capacity
 from vfioctl.placement.model.request import ClaimRequest
@@ -60,12 +59,7 @@ def words_of(gpu: Function, capacity: Capacity) -> str:
 
 
 def _free(gpu: Function, capacity: Capacity) -> Free:
-    return free_of(gpu, shares_on(capacity.taken.shares, gpu.address))
-
-
-def shares_on(shares: Mapping[str, Sequence[GpuShare]], gpu: PciAddress) -> Sequence[GpuShare]:
-    """Return the shares that claims have of one GPU. `shares`: by its address."""
-    return shares.get(gpu, ())
+    return free_of(gpu, capacity.taken.shares.get(gpu.address, ()))
 
 
 def _short(gpu: Function, request: ClaimRequest, free: Free) -> Iterator[str]:

@@ -1,5 +1,5 @@
-"""Reads what a host has to enforce shares of GPUs. May not write, and looks for the thing, not for a version,
-but for what only a call of a library would show."""
+"""Reads what a host has to enforce shares of GPUs. May not write. Looks for the thing itself, and for a version only
+where nothing but a call of a library would show it."""
 
 from __future__ import annotations
 
