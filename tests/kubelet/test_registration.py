@@ -11,6 +11,7 @@ import pytest
 from tests.hosts.machines import original, reduced
 from tests.kubelet.conftest import MakeNode
 from tests.kubelet.kubelet import Kubelet
+from tests.kubelet.listing import allocatable
 from tests.kubelet.node import (
     ALL,
     FIRST,
@@ -26,6 +27,7 @@ from tests.kubelet.node import (
     one,
     resource,
 )
+from tests.kubelet.state import State
 
 RTX = "nvidia.com/TU102_RTX2080"
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -78,20 +80,21 @@ def test_devices_that_the_kubelet_does_not_count_are_a_problem_the_second_time(
     def problem() -> str:
         return str(node.status()["resources"][0]["problem"])
 
-    def nothing(_: object) -> Sequence[object]:
+    def nothing_after_the_first(state: State) -> Sequence[object]:
+        # an answer from before the kubelet had the first list would be without devices, too
         before.append(problem())
-        return []
+        return allocatable(state) if len(before) == 1 else []
 
     assert not problem()
     with monkeypatch.context() as patch:
-        patch.setattr("tests.kubelet.kubelet.allocatable", nothing)
+        patch.setattr("tests.kubelet.kubelet.allocatable", nothing_after_the_first)
         if not kubelet.state.release.has_get:  # it cannot be asked
             time.sleep(13 * POLL)
             assert (before, problem()) == ([], "")
             return
-        eventually(lambda: len(before) > 2, "the kubelet was not asked", 30, log=node.log)
-    assert not before[1], "it may not have had the first list of devices yet"
-    assert "does not count" in before[2]
+        eventually(lambda: len(before) > 3, "the kubelet was not asked", 30, log=node.log)
+    assert before[:3] == ["", "", ""], "it may not have had the first list of devices yet"
+    assert "does not count" in before[3]
     eventually(lambda: not problem(), "the problem stays", 30, log=node.log)
 
 
