@@ -23,20 +23,6 @@ def refuse_forged(registry: Registry, plan: Plan) -> None:
         raise BadDocument("the steps of the plan do not follow from its changes", hint="make a new plan")
 
 
-def confirmed(registry: Registry, saved: Plan, fresh: Plan) -> Plan:
-    """Return the new plan of a saved plan's intent, which must equal it. Raises StalePlan; BadDocument if the saved one
-    was forged."""
-    now = {(fact.kind, fact.subject): fact for fact in fresh.facts}
-    source = registry.source
-    changed = [f.subject for f in saved.facts if not source(f.kind).holds(f, now.get((f.kind, f.subject)))]
-    same = fresh.model_copy(update={"id": saved.id, "notes": saved.notes, "facts": saved.facts}) == saved
-    if same and not changed:
-        return fresh
-    if changed or fresh.nothing_to_do or fresh.changes != saved.changes:
-        raise StalePlan(f"{', '.join(changed) or 'the host'} changed after the plan was made", hint="make a new plan")
-    raise BadDocument("the plan is not what planning makes of its intent here", hint="make a new plan")
-
-
 def refuse_unfinished(registry: Registry, plan: Plan, journal: Journal, kernel: Kernel) -> None:
     """Raise Unfinished if an earlier change of one of the plan's devices, or of a related one, was interrupted.
 
