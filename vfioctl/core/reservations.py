@@ -63,10 +63,10 @@ def refuse_reserved(plan: Plan, reservations: Iterable[Reservation], *, acting_f
     """Raise ClaimConflict if the plan changes what is reserved, or relies on it. `acting_for`: whose plan it is."""
     concerned = {fact.subject for fact in plan.facts}
     for reservation in reservations:
-        changes = [change for change in plan.changes if change.subject == reservation.subject]
-        if plan.intent.serves(reservation.claim, changes, shared=reservation.shared):
-            continue
-        if reservation.by != acting_for and (
+        if reservation.by == acting_for or not (
             reservation.subject in plan.subjects or (reservation.whole and reservation.subject in concerned)
         ):
+            continue
+        changes = [change for change in plan.changes if change.subject == reservation.subject]
+        if not plan.intent.serves(reservation.claim, changes, shared=reservation.shared):
             raise reservation.conflict()
