@@ -1,9 +1,11 @@
 """Options and arguments that several commands share. May not access a host."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import wraps
 from inspect import Parameter, signature
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -162,6 +164,19 @@ ForceHolders = Annotated[
         "Never takes a disk or a network interface in use.",
     ),
 ]
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="The configuration, in place of /etc/vfioctl/config.toml."),
+]
+
+
+def use_config(config: Path | None) -> None:
+    """Use another configuration, in this process and those that it starts. Raises BadSpec."""
+    if config is not None:
+        if not config.is_file():
+            raise BadSpec(f"--config {config}: there is no such file")
+        os.environ["VFIOCTL_CONFIG"] = str(config.absolute())
 
 
 def with_options(name: str, options: Sequence[Parameter], make: Callable[[Mapping[str, Any]], object]) -> Decorator:

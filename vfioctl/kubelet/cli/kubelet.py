@@ -2,14 +2,13 @@
 
 import math
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from vfioctl.console.choice import opened
 from vfioctl.console.lazy import group_app
-from vfioctl.console.options import AsJson, completion
+from vfioctl.console.options import AsJson, ConfigFile, completion, use_config
 from vfioctl.console.output import draw, emit, emit_document, say, settle, width
 from vfioctl.console.waiting import seconds_in
 from vfioctl.errors import BadSpec
@@ -21,10 +20,6 @@ if TYPE_CHECKING:
     from vfioctl.claims.model.claim import Claim
 
 app = group_app("kubelet")
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="The configuration, in place of /etc/vfioctl/config.toml."),
-]
 Devices = Annotated[
     list[str],
     typer.Argument(
@@ -56,7 +51,7 @@ def serve(ctx: typer.Context, *, config: ConfigFile = None) -> None:
     unit for it. Needs grpclib, protobuf and prometheus-client: vfioctl's extra "kubelet"."""
     from vfioctl.serving.running import ended_by_signals, running
 
-    _use(config)
+    use_config(config)
     api = KubeletApi(opened(ctx))
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC's own library reports each kubelet that ends
     with ended_by_signals() as is_stopping, running(is_stopping) as signs:
@@ -71,7 +66,7 @@ def status(ctx: typer.Context, *, config: ConfigFile = None, as_json: AsJson = F
     """Show resources, their devices with health and pods, registration, and the last failures.
 
     An unhealthy device has its reason beside it. Works without the service, too: devices are looked at anew."""
-    _use(config)
+    use_config(config)
     found = KubeletApi(opened(ctx)).status()
     if as_json:
         from vfioctl.kubelet.model.status import status_document
@@ -109,7 +104,7 @@ def cordon(
     bound, unbound and reset then. Ctrl-C stops the waiting: the devices stay cordoned."""
     if wait and no_wait:
         raise BadSpec("--wait and --no-wait exclude each other", hint="give one of them")
-    _use(config)
+    use_config(config)
     api = KubeletApi(opened(ctx))
     told: set[str] = set()
 
@@ -132,7 +127,7 @@ def cordon(
   vfioctl kubelet uncordon gpu0""")
 def uncordon(ctx: typer.Context, devices: Devices, *, config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Give devices to pods again, also after an error that NVML has reported."""
-    _use(config)
+    use_config(config)
     subjects = KubeletApi(opened(ctx)).uncordon(devices)
     if as_json:
         emit_document({"uncordoned": [str(subject) for subject in subjects]})
@@ -142,11 +137,3 @@ def uncordon(ctx: typer.Context, devices: Devices, *, config: ConfigFile = None,
 
 _SHORTEST = 0.001
 """Seconds of --wait 0s, which waits for nobody and fails if a pod has a device."""
-
-
-def _use(config: Path | None) -> None:
-    """Use another configuration, in this process and those that it starts."""
-    if config is not None:
-        if not config.is_file():
-            raise BadSpec(f"--config {config}: there is no such file")
-        os.environ["VFIOCTL_CONFIG"] = str(config.absolute())

@@ -1,22 +1,16 @@
 """The commands serve and thaw of the group share. They may not add behaviour to the api."""
 
-import os
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from vfioctl.console.choice import opened
-from vfioctl.console.options import AsJson
+from vfioctl.console.options import AsJson, ConfigFile, use_config
 from vfioctl.console.output import draw, emit, emit_document, settle, width, working
 from vfioctl.console.waiting import seconds_in
 from vfioctl.errors import BadSpec
 from vfioctl.sharing.api import SharingApi
 
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="The configuration, in place of /etc/vfioctl/config.toml."),
-]
 _SECONDS = 3.0
 _LONGEST = 3600.0
 
@@ -50,7 +44,7 @@ def serve(
     is the unit for it."""
     if not once and (as_json or seconds):
         raise BadSpec(f"{'--json' if as_json else '--for'} needs --once")
-    _use(config)
+    use_config(config)
     api = SharingApi(opened(ctx))
     if once:
         _show(api, _duration(seconds), as_json=as_json)
@@ -92,11 +86,3 @@ def _duration(text: str | None) -> float:
     if not 1.0 <= seconds <= _LONGEST:
         raise BadSpec("--for: a duration from 1s to 1h is needed")
     return seconds
-
-
-def _use(config: Path | None) -> None:
-    """Use another configuration, in this process and those that it starts."""
-    if config is not None:
-        if not config.is_file():
-            raise BadSpec(f"--config {config}: there is no such file")
-        os.environ["VFIOCTL_CONFIG"] = str(config.absolute())
