@@ -131,16 +131,17 @@ def client_edits(session: Session, claim: Claim) -> tuple[Mapping[str, str], tup
     """Return the environment and the mounts of a client with this claim's share, if an MPS daemon serves its GPU; none
     of either if none does: nothing enforces the share then. Raises HostError for a daemon that has died, and without
     one if MPS is to enforce the share."""
+    from vfioctl.sharing.mps import share as mps
     from vfioctl.sharing.mps.ledger import mps_shares
 
     daemons, _ = read_told(session.kernel)
-    shares = (share for share in mps_shares(claim) if any(told.serves(share.gpu, claim.id) for told in daemons))
-    share = next(shares, None)
-    if share is None:
+    pairs = ((share, told) for share in mps_shares(claim) for told in daemons if told.serves(share.gpu, claim.id))
+    share, told = next(pairs, (None, None))
+    if share is None or told is None:
         _refuse_unserved(claim, daemons)
         return {}, ()
-    _refuse_dead(session, next(told for told in daemons if told.serves(share.gpu, claim.id)))
-    edits = MpsApi(session).edits(share)
+    _refuse_dead(session, told)
+    edits = mps.client_edits(share, told.name)
     return edits.environment, tuple(mount.path for mount in edits.mounts)
 
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 
 from vfioctl.errors import BadSpec
-from vfioctl.sharing.mps.share import MpsShare, checked_limits, megabytes
+from vfioctl.sharing.mps.share import MpsShare, limits_of, megabytes
 
 SCHEMA = "1.0"
 
@@ -27,7 +27,7 @@ def v3_config(uuid: str, shares: Sequence[MpsShare]) -> str:
 
 
 def _server(uuid: str, share: MpsShare) -> Iterator[str]:
-    limits = checked_limits(share.cores or None, share.memory or None)
+    limits = limits_of(share)
     yield f"[servers.{json.dumps(f'claim-{share.claim}')}]"
     yield f"allowed_devices = {json.dumps(uuid)}"
     if limits.memory is not None:

@@ -9,6 +9,7 @@ from vfioctl.core.frozen import value_class
 from vfioctl.errors import BadSpec
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.host_paths import MPS_RUN
+from vfioctl.placement.model.share import WHOLE
 from vfioctl.units import exact_size
 
 MIB = 1 << 20
@@ -18,8 +19,6 @@ DIFFERS = "differs"
 """In place of a limit that is not the same for all servers and the default."""
 CLAIM_VARIABLE = "VFIOCTL_CLAIM"
 """The variable by which a client says whose it is. It is the client's own word."""
-WHOLE = 100
-"""The hundredths of a GPU."""
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the kernel's own place for it
 _CLAIM = re.compile("[0-9a-f]{8}", re.ASCII)
 
@@ -95,6 +94,11 @@ def checked_limits(threads: int | None, memory: int | None) -> Limits:
     return Limits(threads, None if memory is None else memory // MIB * MIB)
 
 
+def limits_of(share: MpsShare) -> Limits:
+    """Return the limits of a client with this share. Raises BadSpec."""
+    return checked_limits(share.cores or None, share.memory or None)
+
+
 def daemon_limits(shares: Iterable[MpsShare]) -> Limits:
     """Return what a daemon must allow for these shares of its GPU: the largest of each kind.
 
@@ -102,7 +106,7 @@ def daemon_limits(shares: Iterable[MpsShare]) -> Limits:
     CUDA_MPS_ACTIVE_THREAD_PERCENTAGE), so the daemon's are those of the largest share. Raises BadSpec."""
     shares = tuple(shares)
     for share in shares:
-        checked_limits(share.cores or None, share.memory or None)
+        limits_of(share)
     return checked_limits(_largest(share.cores for share in shares), _largest(share.memory for share in shares))
 
 
@@ -121,7 +125,7 @@ def client_edits(share: MpsShare, name: str, *, priority: int | None = None) -> 
         raise BadSpec(f"not the id of a claim: {share.claim[:40]!r}")
     if priority not in (None, 0, 1):
         raise BadSpec(f"the priority of a client is 0 (normal) or 1 (below normal), not {priority}")
-    limits = checked_limits(share.cores or None, share.memory or None)
+    limits = limits_of(share)
     pipes = pipes_of(name)
     environment = {
         "CUDA_MPS_PIPE_DIRECTORY": pipes,

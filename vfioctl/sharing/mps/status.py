@@ -7,9 +7,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from vfioctl.core.frozen import value_class
+from vfioctl.placement.model.share import WHOLE
 from vfioctl.sharing.mps.daemon import EXCLUSIVE, Told, gpus_without_daemon, name_of
 from vfioctl.sharing.mps.intents import ACTIVE, INACTIVE, SILENT
-from vfioctl.sharing.mps.share import WHOLE, ClientEdits, Limits, MpsShare, daemon_limits
+from vfioctl.sharing.mps.share import ClientEdits, Limits, MpsShare, daemon_limits
 
 if TYPE_CHECKING:
     from vfioctl.claims.model.claim import Claim
