@@ -58,7 +58,7 @@ class SharingApi(GpuTime):
 
     def plan(self, names: Sequence[str] = ()) -> SharePlan:
         """Return what can enforce shares of GPUs with a host driver, and what applies to each share. `names`: only
-        these GPUs. Raises UnknownDevice, BadAddress, BadSpec for what is no GPU, StoreDamaged."""
+        these GPUs. Raises UnknownDevice, BadAddress, BadSpec for what is no GPU."""
         session, api = self._session, InventoryApi(self._session)
         inventory = api.inventory()
         chosen = api.chosen(inventory, names) if names else [gpu.address for gpu in inventory.gpus if not gpu.is_vf]
@@ -66,12 +66,12 @@ class SharingApi(GpuTime):
         if bad := next((gpu for gpu in gpus if not gpu.is_gpu or gpu.is_vf), None):
             raise BadSpec(f"{bad.address} is no physical GPU", hint="vfioctl inventory lists the GPUs")
         nothing: tuple[Claim, ...] = ()
-        claims, _ = session.from_ledger(ClaimsApi(session).claims, nothing)
+        claims, problem = session.from_ledger(ClaimsApi(session).claims, nothing)
         host, offers = read_facts(session.kernel), {card.id for card in VgpuApi(session).vgpus().cards}
         daemons = {told.gpu: told for told in read_told(session.kernel)[0]}
         facts = (self._with_daemon(_facts_of(gpu, inventory, offers), daemons.get(gpu.address)) for gpu in gpus)
         plans = (plan_of(known, host, _shares(claims, gpu)) for known, gpu in zip(facts, gpus, strict=True))
-        return SharePlan(tuple(plans))
+        return SharePlan(tuple(plans), (problem,) if problem else ())
 
     def _with_daemon(self, gpu: GpuFacts, told: Told | None) -> GpuFacts:
         if told is None:

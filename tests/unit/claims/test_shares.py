@@ -259,6 +259,17 @@ def test_the_pages(run: Run, terminal: Run, golden: Golden) -> None:
         golden(f"sharing/{name}.json", comparable(json.dumps(document, indent=2) + "\n"))
 
 
+def test_a_plan_without_the_claims_says_so(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "damaged.db").write_bytes(b"x" * 4096)
+    line = f"share plan gpu0 --simulate hgx8 --ledger {tmp_path}/damaged.db"
+    answer, text = run(f"{line} --json"), run(line)
+    assert (answer.code, text.code) == (0, 0)
+    (warning,) = answer.document["warnings"]
+    assert "ledger" in warning
+    assert "ledger" in text.out
+    assert answer.document["gpus"][0]["methods"], "the methods are known without claims"
+
+
 def test_many_at_once_get_no_more_than_there_is(here: Machine) -> None:
     """Whole processes, each of which claims 30 cores of the same GPU: three fit."""
     line = ["claim", "create", "--owner", POD, "--device", GPU0, "--cores", "30", "--json", *here.options]

@@ -85,3 +85,5 @@ class SharePlan:
     """The document of `vfioctl share plan --json`."""
 
     gpus: tuple[GpuPlan, ...]
+    warnings: tuple[str, ...]
+    """Why claims are not known, if so."""

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from vfioctl.console.columns import fact_grid
+from vfioctl.console.columns import fact_grid, note_lines
 from vfioctl.console.words import plain
 from vfioctl.placement.model.share import Enforcement
 from vfioctl.sharing.model.enforcement import Enforced, GpuPlan, Method, SharePlan
@@ -23,7 +23,7 @@ def share_page(plan: SharePlan, command: Callable[[str], str]) -> RenderableType
     parts: list[RenderableType] = []
     for gpu in plan.gpus:
         parts += [*([Text()] if parts else []), *_gpu(gpu, command)]
-    return Stack(*parts)
+    return Stack(*parts, *note_lines(plan.warnings))
 
 
 def _gpu(plan: GpuPlan, command: Callable[[str], str]) -> Iterator[RenderableType]:
