@@ -14,7 +14,7 @@ from vfioctl.claims.model.difference import DifferenceKind
 from vfioctl.errors import VfioctlError
 from vfioctl.kernel.feeds import stamp
 from vfioctl.kubelet.allocating.deadline import Deadline
-from vfioctl.kubelet.allocating.handovers import alone_with, count_of
+from vfioctl.kubelet.allocating.handovers import alone_with, count_of, forget
 from vfioctl.kubelet.choosing.owners import Absences, names_of, verdicts
 from vfioctl.kubelet.model.device import LABEL, PROVISIONAL, Listing, Pod
 from vfioctl.kubelet.reading.checkpoint import allocated_ids
@@ -54,6 +54,7 @@ class Following:
         self._socket, self._calm = Path(settings.pod_resources), 0.0
         self._stamp: object = (None,)  # of a socket that is not there
         self._seen: set[str] = set()
+        self._live: set[str] = set()
 
     def interrupted(self) -> Sequence[Claim]:
         """Return the claims whose process died while it made or released them, as a service that was killed: they are
@@ -69,6 +70,7 @@ class Following:
         The devices of these may be open still, as those of an init container, which the list never has."""
         claims = claims_of_pods(self._claims)
         counts = {claim.id: count_of(claim.id) for claim in claims}
+        self._forget_ended({claim.id for claim in self._claims.labelled(LABEL)})
         listing = read()
         self._notice_start()
         said = verdicts(claims, listing)
@@ -82,6 +84,10 @@ class Following:
         owners = {pod.owner for pods in listing.pods.values() for pod in pods}
         gone = (Over(claim, counts[claim.id], claim.owner in owners) for claim in over if now >= self._calm)
         return tuple(one for one in gone if one.is_replaced or not self._is_held(one.claim))
+
+    def _forget_ended(self, live: set[str]) -> None:
+        forget(self._live - live)
+        self._live, self._seen = live, self._seen & live
 
     def _notice_start(self) -> None:
         """Release nothing for a while once the kubelet has started: its list is empty then, and has only static pods

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from weakref import WeakValueDictionary
 
 from vfioctl.errors import Busy
 from vfioctl.kubelet.allocating.deadline import Deadline
 
 _guard = threading.Lock()
-_locks: dict[str, threading.Lock] = {}
+_locks: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()  # until nobody has it
 _counts: Counter[str] = Counter()
 
 
@@ -24,6 +25,12 @@ def count_of(claim: str) -> int:
 def given(claim: str) -> None:
     """Note that a claim was given to a container, within `alone_with`."""
     _counts[claim] += 1
+
+
+def forget(claims: Iterable[str]) -> None:
+    """These claims have ended: none of them is given again."""
+    for claim in claims:
+        _counts.pop(claim, None)
 
 
 @contextmanager
