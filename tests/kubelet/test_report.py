@@ -12,7 +12,7 @@ import pytest
 from tests.hosts.machines import reduced
 from tests.kubelet.conftest import MakeNode
 from tests.kubelet.kubelet import Kubelet
-from tests.kubelet.node import NEAR, PROGRAM, Node, eventually, resource
+from tests.kubelet.node import FIRST, NEAR, PROGRAM, Node, eventually, resource
 from tests.kubelet.pods import pod
 from tests.kubelet.test_shares import GPU_MEM, PAIR, shares, until_known, uuid_of
 from tests.unit.sharing.extender import api_server
@@ -81,6 +81,23 @@ def test_what_others_have_is_not_there_for_pods(shared: Node, kubelet: Kubelet, 
     assert shared.command("kubelet", "cordon", gpu, "--no-wait").returncode == 0
     sizes = dict(zip(NEAR, send(shared, api).sizes, strict=True))
     assert (sizes[gpu], sizes[first], sizes[second]) == (70, 59, 0)
+
+
+def test_parts_that_the_gpu_has_no_more_are_not_there_for_pods(
+    make_node: MakeNode, kubelet: Kubelet, api: ApiServer
+) -> None:
+    """As where the unit has become larger."""
+    node = make_node(reduced("hgx8", FIRST), resource(GPU_MEM, "10de:2330", unit="256MiB"))
+    node.start(GPU_MEM)
+    first, second = (pod(name, app={GPU_MEM: 60}) for name in ("first", "second"))
+    kubelet.run(first)
+    kubelet.run(second)
+    until_known(node, "pod/default/first/app", "pod/default/second/app")
+    kubelet.remove(first)
+    until_known(node, "pod/default/second/app")
+    node.stop()
+    node.config.write_text(node.config.read_text().replace("256MiB", "1GiB"))
+    assert send(node, api).sizes == (79,)
 
 
 def test_a_change_is_told(shared: Node, kubelet: Kubelet, api: ApiServer) -> None:

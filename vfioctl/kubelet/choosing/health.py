@@ -10,7 +10,7 @@ from vfioctl.core.marks import Mark
 from vfioctl.inventory.model.functions import Inventory
 from vfioctl.kubelet.choosing.members import Member
 from vfioctl.kubelet.model.cordon import Cordons
-from vfioctl.kubelet.model.device import LABEL, Device, device_id
+from vfioctl.kubelet.model.device import GONE, LABEL, Device, device_id
 from vfioctl.kubelet.model.settings import ResourceSettings
 
 RELEASED = "vfioctl kubelet uncordon"
@@ -60,7 +60,7 @@ def lost_of(resource: ResourceSettings, members: Sequence[Member], claims: Seque
     only stop counting them."""
     there = {member.subject for member in members}
     return tuple(
-        Device(device_id(device.subject, resource), device.subject, None, "it is gone", claim.id, claim.owner)
+        Device(device_id(device.subject, resource), device.subject, None, GONE, claim.id, claim.owner)
         for claim in claims
         for device in claim.devices
         if device.asked and device.subject not in there and claim.labels.get(LABEL) == resource.name

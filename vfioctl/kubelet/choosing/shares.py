@@ -9,7 +9,7 @@ from vfioctl.claims.model.claim import Claim
 from vfioctl.inventory.model.functions import Function
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kubelet.choosing.health import Facts, broken
-from vfioctl.kubelet.model.device import LABEL, PROVISIONAL, Device
+from vfioctl.kubelet.model.device import GONE, LABEL, PROVISIONAL, Device
 from vfioctl.kubelet.model.settings import MOST_UNITS, DeviceKind, ResourceSettings
 from vfioctl.kubelet.model.units import gpu_of, is_half, number_of, unit_id, units_of
 from vfioctl.placement.model.share import MEMORY_UNIT, WHOLE, GpuShare
@@ -27,7 +27,7 @@ def parts_of(
     ]
     there = {part.id for part in parts}
     gone = [
-        Device(name, PciAddress(gpu_of(name)), None, "it is gone", claim.id, claim.owner)
+        Device(name, PciAddress(gpu_of(name)), None, GONE, claim.id, claim.owner)
         for name, claim in held.items()
         if name not in there
     ]

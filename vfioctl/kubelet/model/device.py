@@ -14,10 +14,12 @@ from vfioctl.inventory.model.values import Subject
 from vfioctl.kubelet.model.settings import Consumer, ResourceSettings
 from vfioctl.placement.model.claims import PROVISIONAL, Owner
 
-__all__ = ["LABEL", "PROVISIONAL", "Birth", "Device", "Listing", "Pod", "Resource", "device_id", "dns_label"]
+__all__ = ["GONE", "LABEL", "PROVISIONAL", "Birth", "Device", "Listing", "Pod", "Resource", "device_id", "dns_label"]
 
 LABEL = "kubelet"
 """The label of the device plugin's claims. Its value is the resource."""
+GONE = "it is gone"
+"""The reason of a device that a pod has, and the host has not."""
 
 
 class Pod(NamedTuple):

@@ -12,6 +12,7 @@ from vfioctl.claims.api import ClaimsApi
 from vfioctl.errors import BadSpec, HostError, VfioctlError
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.kubelet.api import KubeletApi
+from vfioctl.kubelet.model.device import GONE
 from vfioctl.kubelet.model.units import units_of
 from vfioctl.placement.model.claims import PROVISIONAL
 from vfioctl.sharing.extender.cluster import ApiError, Cluster
@@ -83,7 +84,7 @@ class NodeReport:
         for gpu in sorted(InventoryApi(self._session).inventory().gpus, key=lambda gpu: gpu.address):
             if gpu.is_vf:
                 continue
-            of_gpu = [part for part in resource.devices if part.subject == gpu.address]
+            of_gpu = [part for part in resource.devices if part.subject == gpu.address and part.reason != GONE]
             identity = (gpu.nvml.uuid if gpu.nvml else None) or known.get(gpu.address) or str(gpu.address)
             is_open = any(not part.reason and not part.claim for part in of_gpu)
             yield ReportedGpu(str(gpu.address), identity, len(of_gpu) * resource.settings.size, is_open)
