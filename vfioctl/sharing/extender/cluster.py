@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
-import ssl
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,25 +18,28 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from pydantic_core import from_json
 
-from vfioctl.errors import HostError
+from vfioctl.sharing.extender.tls import AskingContext
 
 if TYPE_CHECKING:
     from vfioctl.sharing.extender.settings import ApiServer
 
-NO_ANSWER, GARBLED, NOT_FOUND, CONFLICT, GONE, SERVER_ERROR = 0, -1, 404, 409, 410, 500
-"""Statuses of an ApiError: there was no answer; it could not be read; and those of HTTP, SERVER_ERROR being the first
-of those after which a change may have been made."""
+NO_ANSWER, GARBLED, TOO_LONG = 0, -1, -2
+"""Statuses of an ApiError: there was no answer in time; it could not be read; it is too long."""
+REFUSED, NOT_FOUND, CONFLICT, GONE, SERVER_ERROR = 300, 404, 409, 410, 500
+"""Those of HTTP. REFUSED is the first of those after which nothing was changed, SERVER_ERROR of those after which a
+change may have been made."""
 _SECONDS = 10.0
 """How long one answer may take, but for a watch."""
 _WATCHED = 60
 """Seconds after which the API server ends a watch, so that one that hangs is noticed."""
 _PAGE = 250
-"""Objects in one answer of a list."""
+"""Objects in one answer of a list, at most: of large ones, fewer are asked for."""
 _MOST = 64 << 20
 """Bytes of one answer."""
-_LONGEST_LINE = 4 << 20
-"""Bytes of one event: etcd keeps no object above 1.5 MiB."""
-_LONGEST_WORDS = 300
+_LONGEST_LINE = 16 << 20
+"""Bytes of one event: etcd keeps no object above 1.5 MiB, of which JSON may write each byte as six (`\\u003c`)."""
+_TOKEN = re.compile(rb"[!-~]+")
+_LONGEST_REFUSAL, _LONGEST_WORDS = 1 << 20, 300
 
 
 class ApiError(Exception):
@@ -77,17 +80,7 @@ class Cluster:
         self._host, self._port = parts.hostname or "", parts.port
         self._path = parts.path.rstrip("/")
         self._token = token
-        self._tls: ssl.SSLContext | None = None
-        if parts.scheme == "https":
-            try:
-                self._tls = ssl.create_default_context(cafile=authority)
-            except OSError as error:  # SSLError is one
-                raise HostError(f"cannot read the certificates in {authority}: {error.strerror or error}") from None
-            try:
-                if certificate:
-                    self._tls.load_cert_chain(certificate)
-            except OSError as error:
-                raise HostError(f"cannot use the certificate {certificate}: {error.strerror or error}") from None
+        self._tls = AskingContext(authority, certificate) if parts.scheme == "https" else None
 
     @classmethod
     def of(cls, api_server: ApiServer) -> Self:
@@ -97,10 +90,17 @@ class Cluster:
     def pages(self, resource: str, fields: str = "") -> Iterator[Mapping[str, Any]]:
         """Yield all objects as lists of a limited length. `resource`: pods or nodes. `fields`: a field selector. Raises
         ApiError."""
-        more = ""
+        more, limit = "", _PAGE
         while True:
-            query = {"limit": str(_PAGE), "fieldSelector": fields, "continue": more}
-            page = self._asked("GET", f"/api/v1/{resource}", query)
+            query = {"limit": str(limit), "fieldSelector": fields, "continue": more}
+            try:
+                page = self._asked("GET", f"/api/v1/{resource}", query)
+            except ApiError as error:  # a few large objects must not keep the rest from being listed
+                if error.status != TOO_LONG or limit == 1:
+                    raise
+                limit //= 2  # the API server takes another limit with the same `continue`
+                continue
+            limit = min(2 * limit, _PAGE)
             yield page
             metadata = page.get("metadata")
             more = str(metadata.get("continue") or "") if isinstance(metadata, dict) else ""
@@ -151,8 +151,10 @@ class Cluster:
             while part := response.read1(1 << 20):
                 parts.append(part)
                 size += len(part)
-                if size > _MOST or time.monotonic() > until:
-                    raise ApiError(NO_ANSWER, "its answer is too long, or takes too long")
+                if size > _MOST:
+                    raise ApiError(TOO_LONG, "its answer is too long")
+                if time.monotonic() > until:
+                    raise ApiError(NO_ANSWER, "its answer takes too long")
         return _parsed(b"".join(parts))
 
     @contextmanager
@@ -171,10 +173,10 @@ class Cluster:
             text = None if body is None else json.dumps(body).encode()
             connection.request(method, f"{self._path}{path}{'?' if words else ''}{words}", text, self._headers(method))
             response = connection.getresponse()
-            if response.status >= 300:
-                raise _refused(response.status, response.read(_LONGEST_LINE))
+            if response.status >= REFUSED:
+                raise _refused(response.status, response.read(_LONGEST_REFUSAL))
             yield response
-        except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: a token that is no header
+        except (OSError, http.client.HTTPException, UnicodeError) as error:  # UnicodeError: no name of a host
             words = str(error) or type(error).__name__
             raise ApiError(NO_ANSWER, f"no answer from the API server: {words}"[:_LONGEST_WORDS]) from None
         finally:
@@ -182,14 +184,17 @@ class Cluster:
 
     def _connection(self, seconds: float) -> http.client.HTTPConnection:
         if self._tls:
-            return http.client.HTTPSConnection(self._host, self._port, timeout=seconds, context=self._tls)
+            return http.client.HTTPSConnection(self._host, self._port, timeout=seconds, context=self._tls.context())
         return http.client.HTTPConnection(self._host, self._port, timeout=seconds)
 
     def _headers(self, method: str) -> dict[str, str]:
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         headers = {"Accept": "application/json", "Content-Type": kind, "User-Agent": "vfioctl-extender"}
         if self._token and self._tls:
-            headers["Authorization"] = f"Bearer {self._token.read_text(encoding='ascii').strip()}"
+            token = self._token.read_bytes().strip()
+            if not _TOKEN.fullmatch(token):
+                raise ApiError(NO_ANSWER, f"{self._token} has no token")
+            headers["Authorization"] = f"Bearer {token.decode()}"
         return headers
 
 

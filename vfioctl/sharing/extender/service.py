@@ -21,7 +21,7 @@ from vfioctl.sharing.extender.metrics import ExtenderMetrics
 from vfioctl.sharing.extender.server import ExtenderServer
 from vfioctl.sharing.extender.settings import ExtenderSettings
 from vfioctl.sharing.extender.table import Table
-from vfioctl.sharing.extender.tls import Certificates
+from vfioctl.sharing.extender.tls import ServingContext
 from vfioctl.sharing.extender.verbs import Verbs
 
 VERBS = ("filter", "prioritize", "bind")
@@ -39,9 +39,8 @@ class ExtenderService:
         self._verbs = Verbs(table, cluster, settings.unit)
         self._metrics = _metrics()
         text = self._metrics.text if self._metrics else None
-        tls = (
-            Certificates(settings.certificate, settings.key, settings.clients).context if settings.certificate else None
-        )
+        own = settings.certificate
+        tls = ServingContext(own, settings.key, settings.clients).context if own else None
         self.server = ExtenderServer(settings.listen, VERBS, self.answer, self.unwell, tls, text)
 
     def run(self, stop: Callable[[], bool], ready: Callable[[str], None]) -> None:

@@ -1,9 +1,11 @@
-"""The certificates that the extender serves HTTPS with, as their files are now. May not open a socket."""
+"""The TLS contexts of the extender, from their files as they are now. May not open a socket."""
 
 from __future__ import annotations
 
 import logging
 import ssl
+import threading
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 from vfioctl.errors import HostError
@@ -11,28 +13,46 @@ from vfioctl.errors import HostError
 _log = logging.getLogger("vfioctl.extender")
 
 
-class Certificates:
-    """A certificate with its key, and those that clients are checked with; None for no check. cert-manager and others
-    replace the files long before a certificate expires."""
+class RenewedContext(ABC):
+    """A context that is made again when one of its files is replaced or written: cert-manager, the kubelet and others
+    do that long before a certificate expires."""
 
-    def __init__(self, certificate: Path, key: Path | None, clients: Path | None) -> None:
+    def __init__(self, *files: Path | None) -> None:
         """Raises HostError for files that cannot be used."""
-        self._certificate, self._key, self._clients = certificate, key, clients
+        self._files = [file for file in files if file]
+        self._lock = threading.Lock()
         self._stamp = self._stamped()
         self._context = self._read()
 
     def context(self) -> ssl.SSLContext:
-        """Return what a connection is served with. Files that have changed are read; if they cannot be used, the
-        certificates before them are kept, and that is logged. Not safe for threads."""
-        if (stamp := self._stamped()) != self._stamp:
-            self._stamp = stamp
-            try:
-                self._context = self._read()
-            except HostError as error:  # perhaps only one of the files is replaced so far
-                _log.warning("%s: the one before it is served", error.message)
-            else:
-                _log.info("the certificate %s has changed", self._certificate)
-        return self._context
+        """Return what the next connection is made with. If new files cannot be used, those before them are kept, and
+        that is logged."""
+        with self._lock:
+            if (stamp := self._stamped()) != self._stamp:
+                self._stamp = stamp
+                try:
+                    self._context = self._read()
+                except HostError as error:  # perhaps only one of the files is replaced so far
+                    _log.warning("%s: the one before it stays in use", error.message)
+                else:
+                    _log.info("%s: a file has changed", ", ".join(map(str, self._files)))
+            return self._context
+
+    @abstractmethod
+    def _read(self) -> ssl.SSLContext:
+        """Make a context. Raises HostError."""
+
+    def _stamped(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(_stamp(file) for file in self._files)
+
+
+class ServingContext(RenewedContext):
+    """What the extender serves with: a certificate with its key, and those that clients are checked with; None for no
+    check."""
+
+    def __init__(self, certificate: Path, key: Path | None, clients: Path | None) -> None:
+        self._certificate, self._key, self._clients = certificate, key, clients
+        super().__init__(certificate, key, clients)
 
     def _read(self) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -47,12 +67,30 @@ class Certificates:
             raise HostError(f"cannot use the certificate {path}: {error.strerror or error}") from None
         return context
 
-    def _stamped(self) -> tuple[tuple[int, ...], ...]:
-        """What differs once a file is replaced or written; nothing of one that is missing."""
-        return tuple(_stamp(path) for path in (self._certificate, self._key, self._clients) if path)
+
+class AskingContext(RenewedContext):
+    """What the API server is asked with: the certificates that it is checked with, None for the host's; and one of the
+    extender's own, with its key."""
+
+    def __init__(self, authority: Path | None, certificate: Path | None) -> None:
+        self._authority, self._certificate = authority, certificate
+        super().__init__(authority, certificate)
+
+    def _read(self) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cafile=self._authority)
+        except OSError as error:
+            raise HostError(f"cannot read the certificates in {self._authority}: {error.strerror or error}") from None
+        try:
+            if self._certificate:
+                context.load_cert_chain(self._certificate)
+        except OSError as error:
+            raise HostError(f"cannot use the certificate {self._certificate}: {error.strerror or error}") from None
+        return context
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
+    """What differs once a file is replaced or written; nothing of one that is missing."""
     try:
         status = path.stat()
     except OSError:

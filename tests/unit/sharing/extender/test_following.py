@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.sharing.extender.api_server import ApiServer, hanging, node, once, pod
 from tests.unit.sharing.extender.conftest import Scheduler, Start
-from vfioctl.sharing.extender import following
+from vfioctl.sharing.extender import cluster, following
 from vfioctl.sharing.extender.cluster import Cluster
 from vfioctl.sharing.extender.following import Pods
 from vfioctl.sharing.extender.names import INDEX
@@ -58,6 +58,37 @@ def test_a_long_list_comes_in_pages(api: ApiServer, start: Start) -> None:
         api.put("pods", pod(f"p{number}", 4, node=f"n{number}", annotations={INDEX: "0"}))
     scheduler = start()
     assert [free(scheduler, f"n{number}") for number in range(10)] == [(12,)] * 10
+
+
+def test_pods_that_are_too_large_for_one_answer_are_asked_for_in_smaller_ones(
+    api: ApiServer, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some users' pods must not keep all others from being listed."""
+    monkeypatch.setattr(cluster, "_MOST", 40_000)
+    api.put("nodes", node("n", 1, 16))
+    api.page = 4
+    for number in range(13):
+        large = {"large": "x" * 12_000} if number in range(4, 9) else {}
+        api.put("pods", pod(f"p{number}", 1, node="n", annotations={INDEX: "0", **large}))
+    monkeypatch.setattr(cluster, "_PAGE", 4)
+    assert free(start()) == (3,)
+
+
+def test_one_object_that_is_too_large_is_told(api: ApiServer, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_MOST", 10_000)
+    api.put("pods", pod("p", 1, annotations={"large": "x" * 12_000}))
+    scheduler = start(wait=False)
+    scheduler.wait(lambda: "pods: its answer is too long" in scheduler.health()[1])
+
+
+def test_an_event_of_the_largest_pod_that_can_be_is_read(api: ApiServer, start: Start) -> None:
+    """Of 1.5 MiB, each byte of which JSON writes as six."""
+    api.put("nodes", node("n", 1, 16))
+    scheduler = start()
+    lists = api.count("GET", "/api/v1/pods?")
+    api.put("pods", pod("a", 4, node="n", annotations={INDEX: "0", "large": "\x01" * (3 << 19)}))
+    scheduler.wait(lambda: free(scheduler) == (12,))
+    assert api.count("GET", "/api/v1/pods?") == lists
 
 
 class _Document(dict[str, Any]):

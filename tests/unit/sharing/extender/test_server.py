@@ -317,7 +317,7 @@ class TestTls:
             new, new_key = ssl.create_default_context(cafile=files / "certificate"), (files / "key").read_bytes()
             (files / "key").write_bytes(key)
             assert [self.get(service, old) for _ in range(3)] == [200] * 3, "the key is not that of the certificate"
-            assert caplog.text.count("the one before it is served") == 1
+            assert caplog.text.count("the one before it stays in use") == 1
             (files / "key").unlink()
             assert self.get(service, old) == 200
             (files / "key").write_bytes(new_key)
@@ -364,9 +364,22 @@ class TestTls:
         assert "Authorization" not in cluster._headers("GET")
 
     def test_a_token_that_is_none(self, files: Path) -> None:
-        (files / "token").write_text("a\r\nX-Evil: b")
-        with pytest.raises(ApiError, match="no answer from the API server"):
+        (files / "token").write_text("secret\r\nX-Evil: b")
+        with pytest.raises(ApiError, match="token has no token") as refused:
             Cluster("https://127.0.0.1:1", files / "token", files / "certificate").pod("a", "b")
+        assert "secret" not in str(refused.value)
+
+    def test_an_authority_that_is_renewed_is_asked_with(self, api: ApiServer, files: Path) -> None:
+        """That of a service account is replaced while the extender runs."""
+        service = self.served(api, files)
+        try:
+            cluster = Cluster(f"https://127.0.0.1:{service.server.port}", None, files / "certificate")
+            for _ in range(2):
+                with pytest.raises(ApiError, match="answers 404"):
+                    cluster.pod("a", "b")
+                self.renewed(files)
+        finally:
+            service.server.close()
 
 
 def test_names_of_pods_stay_names_in_paths(api: ApiServer, start: Start) -> None:
