@@ -92,14 +92,14 @@ class Following(ABC, Generic[Value]):
         self._heard = time.monotonic()
 
     def _list(self) -> None:
-        values, count, version = list[Value](), 0, ""
+        began, values, count, version = time.monotonic(), list[Value](), 0, ""
         for page in self._cluster.pages(self.resource, self.fields):
             found = page.get("items")
             documents = found if isinstance(found, list) else []
             values += filter(None, map(self.read, documents))  # all documents of a large cluster take a gigabyte
             count += len(documents)
             version = _version_of(page)
-        self.replace(values)
+        self.replace(values, began)
         self._version, self._heard = version, time.monotonic()
         _log.info("%d %s are listed", count, self.resource)
 
@@ -116,8 +116,9 @@ class Following(ABC, Generic[Value]):
         """An object is gone, or of no interest any more."""
 
     @abstractmethod
-    def replace(self, values: Sequence[Value]) -> None:
-        """These are all objects of interest."""
+    def replace(self, values: Sequence[Value], began: float) -> None:
+        """These are all objects of interest, as they were listed. `began`: when they were asked for, by the monotonic
+        clock."""
 
 
 class Pods(Following[Pod]):
@@ -140,8 +141,8 @@ class Pods(Following[Pod]):
         if isinstance(metadata, dict):
             self._table.drop_pod(str(metadata.get("uid")))
 
-    def replace(self, values: Sequence[Pod]) -> None:
-        self._table.replace_pods(values)
+    def replace(self, values: Sequence[Pod], began: float) -> None:
+        self._table.replace_pods(values, began)
 
 
 class Nodes(Following[Node]):
@@ -164,7 +165,8 @@ class Nodes(Following[Node]):
         if node := self.read(document):
             self._table.drop_node(node.name)
 
-    def replace(self, values: Sequence[Node]) -> None:
+    def replace(self, values: Sequence[Node], began: float) -> None:
+        del began
         self._table.replace_nodes(values)
 
 

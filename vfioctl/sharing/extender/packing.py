@@ -14,6 +14,10 @@ _STEPS = 1000
 keep the scheduler waiting."""
 
 
+MOST_CONTAINERS = 200
+"""A pod of which more containers ask for memory fits nowhere: it would cost much time and memory."""
+
+
 class Container(NamedTuple):
     """A container that asks for memory of a GPU."""
 
@@ -28,6 +32,8 @@ class Container(NamedTuple):
 
 def place(containers: Sequence[Container], free: Sequence[int]) -> Mapping[str, int] | None:
     """Return the index of the GPU for each container, by name; None if they do not fit. `free`: units, by index."""
+    if len(containers) > MOST_CONTAINERS:
+        return None
     main = [container for container in containers if not container.is_first]
     indexes = pack(tuple(container.memory for container in main), tuple(free))
     if indexes is None:

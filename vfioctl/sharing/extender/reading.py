@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from vfioctl.core.frozen import value_class
-from vfioctl.sharing.extender.names import ALLOCATION, ASSUMED, COUNT, INDEX, MEMORY, REPORT, SHARES, Unit
+from vfioctl.sharing.extender.names import ALLOCATION, COUNT, INDEX, MEMORY, REPORT, SHARES, Unit
 from vfioctl.sharing.extender.packing import Container
 from vfioctl.units import exact_size
 from vfioctl.untrusted_text import parse_json
@@ -21,14 +21,18 @@ _LONGEST = 1 << 18
 """Bytes of an annotation: the API server takes no more of all annotations of an object (262,144)."""
 _MOST = 1 << 53
 _QUANTITY = re.compile(r"([0-9]{1,18})(?:([kMGTPE]|[KMGTPE]i)|[eE]\+?([0-9]{1,2}))?", re.ASCII)
-_NANOSECONDS = re.compile(r"[0-9]{1,19}", re.ASCII)
+_LONGEST_GPU = 64
+"""Characters of the identity of a GPU."""
 _DECIMAL, _BINARY = "kMGTPE", "KMGTPE"
+_MIRROR = "kubernetes.io/config.mirror"
+"""The annotation of a static pod: the kubelet may create it in the API server long after its containers run."""
 _ENDED = ("Succeeded", "Failed")
 _SKEW = 10 * 10**9
-"""Nanoseconds by which the clock of a node may be behind the extender's. A container has its GPU after it was selected:
-what is reported of an older one is of another pod with that name. If a node is further behind, what its containers
-really have is not believed for as long as they run; what is believed wrongly, of a pod that was replaced within this
-time, is right again with the next report. So the limit is above what clocks differ that are kept in time."""
+"""Nanoseconds by which the clock of a node may be behind the API server's. A container has its GPU after its pod was
+created, a time that no owner of the pod can change: what is reported of an older one is of another pod with that name.
+If a node is further behind, what its containers really have is not believed for as long as they run; what is believed
+wrongly, of a pod that was replaced within this time, is right again with the next report. So the limit is above what
+clocks differ that are kept in time."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -54,8 +58,10 @@ class Pod(NamedTuple):
     """By container; some may be missing."""
     problems: tuple[str, ...] = ()
     """Why places are missing, of a pod that is bound."""
+    created: int = 0
+    """Nanoseconds since 1970, whole seconds; 0 if not known, as of a static pod."""
     assumed: int = 0
-    """When its GPUs were selected: nanoseconds since 1970; 0 if not known."""
+    """When its GPUs were selected, of one that is being bound: nanoseconds since 1970."""
 
     @property
     def words(self) -> str:
@@ -73,7 +79,7 @@ class Given(NamedTuple):
 
     def is_of(self, pod: Pod) -> bool:
         """Whether the pod has it, and not an earlier one of its name."""
-        return self.since is None or self.since >= pod.assumed - _SKEW
+        return self.since is None or self.since >= pod.created - _SKEW
 
 
 class Node(NamedTuple):
@@ -99,8 +105,8 @@ def read_pod(document: object) -> Pod | None:
     node = _text(spec, "nodeName")
     annotations = _dict(metadata, "annotations")
     places, problems = _places(annotations, containers) if node else ({}, ())
-    assumed = int(text) if node and _NANOSECONDS.fullmatch(text := _text(annotations, ASSUMED)) else 0
-    return Pod(uid, namespace or "default", name, node, containers, places, tuple(problems), assumed)
+    created = 0 if _MIRROR in annotations else _time(_text(metadata, "creationTimestamp"))
+    return Pod(uid, namespace or "default", name, node, containers, places, tuple(problems), created)
 
 
 def read_node(document: object, unit: Unit) -> Node | None:
@@ -187,7 +193,10 @@ def _from_shares(text: object, containers: Sequence[Container]) -> Iterable[tupl
     for container in containers:
         if container.name in shares:
             share = shares[container.name]
-            yield container.name, Place(_index(share["idx"]), str(share.get("gpu", "")))
+            gpu = str(share.get("gpu", ""))
+            if len(gpu) > _LONGEST_GPU:
+                raise ValueError(f"{gpu[:40]!r} is too long for a GPU")
+            yield container.name, Place(_index(share["idx"]), gpu)
 
 
 def _from_allocation(text: object, containers: Sequence[Container]) -> Iterable[tuple[str, Place]]:
@@ -229,10 +238,23 @@ def _reported(name: str, report: Mapping[str, Any], unit: Unit) -> Node:
 def _given(value: Any) -> Given:
     if isinstance(value, str):  # of an older reporter
         return Given(value)
-    since = datetime.fromisoformat(value["since"])
-    if since.tzinfo is None:
+    return Given(str(value["id"]), _nanoseconds(value["since"]))
+
+
+def _nanoseconds(text: str) -> int:
+    """Nanoseconds since 1970. Raises ValueError, TypeError."""
+    time = datetime.fromisoformat(text)
+    if time.tzinfo is None:
         raise ValueError("a time without an offset")
-    return Given(str(value["id"]), (since - _EPOCH) // timedelta(microseconds=1) * 1000)
+    return (time - _EPOCH) // timedelta(microseconds=1) * 1000
+
+
+def _time(text: str) -> int:
+    """The same; 0 for no such time."""
+    try:
+        return _nanoseconds(text)
+    except ValueError:
+        return 0
 
 
 def _json(text: object) -> Any:

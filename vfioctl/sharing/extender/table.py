@@ -18,6 +18,8 @@ SETTLED = 300.0
 silent for so long that nothing is bound."""
 _LOGGED = 10_000
 """Messages that are remembered, so that each is logged once."""
+_LONGEST = 500
+"""Characters of a message: names and annotations are others' text."""
 _log = logging.getLogger("vfioctl.extender")
 
 
@@ -32,8 +34,11 @@ class Gpus(NamedTuple):
 
 
 class _Reserved(NamedTuple):
+    """What one request to bind a pod has selected."""
+
     pod: Pod
-    until: float | None
+    made: float
+    until: float | None = None
     """None while the pod is being bound."""
 
 
@@ -46,7 +51,8 @@ class Table:
         self._nodes: dict[str, Node] = {}
         self._pods: dict[str, Pod] = {}
         self._on: dict[str, dict[str, Pod]] = {}
-        self._reserved: dict[str, _Reserved] = {}
+        self._reserved: dict[str, tuple[_Reserved, ...]] = {}
+        """By uid. Of several requests for one pod, each may turn out to have bound it."""
         self._free: dict[str, Gpus] = {}
         self._logged: dict[str, None] = {}
 
@@ -75,11 +81,12 @@ class Table:
 
     def put_pod(self, pod: Pod) -> None:
         """Add a pod, or its new state. A pod that is bound needs no reservation any more. It never becomes unbound: a
-        state without a node is an older one."""
+        state without a node is an older one. Nor does it move: its owner may change its annotations, and the first
+        places that were read count."""
         with self._lock:
             if pod.node:
-                self._put_bound(pod)
-                self._forget_reservation(pod.uid)
+                self._put_bound(_as_first_seen(pod, self._pods.get(pod.uid)))
+                self._forget_reservations(pod.uid)
             elif not ((known := self._pods.get(pod.uid)) and known.node):
                 self._pods[pod.uid] = pod
 
@@ -87,18 +94,18 @@ class Table:
         """Forget a pod that has ended, or is deleted."""
         with self._lock:
             self._take_out(uid)
-            self._forget_reservation(uid)
+            self._forget_reservations(uid)
 
-    def replace_pods(self, pods: Iterable[Pod]) -> None:
-        """Set all pods. Reservations of pods that are just being bound stay."""
+    def replace_pods(self, pods: Iterable[Pod], began: float) -> None:
+        """Set all pods, as they were listed. Reservations stay of pods that are just being bound, and of those that may
+        be newer than the list. `began`: when the list was asked for, in seconds of the table's clock."""
         with self._lock:
-            self._pods.clear()
+            before, self._pods = self._pods, {}
             self._on.clear()
             self._free.clear()
             for pod in pods:
-                self.put_pod(pod)
-            for uid in [uid for uid, kept in self._reserved.items() if kept.until and uid not in self._pods]:
-                self._forget_reservation(uid)
+                self.put_pod(_as_first_seen(pod, before.get(pod.uid)))
+            self._keep(lambda kept: not kept.until or kept.made >= began or kept.pod.uid in self._pods)
             self.gpus(list(self._nodes))
 
     def pod(self, uid: str) -> Pod | None:
@@ -119,9 +126,9 @@ class Table:
 
     def reserve(self, pod: Pod, node: str) -> tuple[Pod, Gpus] | None:
         """Select GPUs of a node for a pod, and keep them until it is bound, or `release` is called. Return the pod with
-        its places, and the GPUs as they were before; None if the pod does not fit."""
+        its places, and the GPUs as they were before; None if the pod does not fit. What an earlier request has selected
+        for it is kept, too: its outcome may not be known."""
         with self._lock:
-            self._forget_reservation(pod.uid)
             gpus = self._gpus(node, pod.uid)
             indexes = place(pod.containers, gpus.free)
             if indexes is None:
@@ -129,35 +136,32 @@ class Table:
             ids = self._nodes[node].ids
             places = {name: Place(index, ids[index] if ids else "") for name, index in indexes.items()}
             placed = pod._replace(node=node, places=places, problems=())
-            self._reserved[pod.uid] = _Reserved(placed, None)
+            self._reserved[pod.uid] = (*self._reserved.get(pod.uid, ()), _Reserved(placed, self._clock()))
             self._free.pop(node, None)
             return placed, gpus
 
     def settle(self, placed: Pod) -> None:
         """Keep a reservation until the pod is seen on its node, but not for ever: its binding was sent. One of another
         request for the same pod stays as it is."""
+        until = self._clock() + SETTLED
         with self._lock:
-            if self._is_reserved(placed):
-                self._reserved[placed.uid] = _Reserved(placed, self._clock() + SETTLED)
+            if kept := self._reserved.get(placed.uid):
+                self._reserved[placed.uid] = tuple(k._replace(until=until) if k.pod is placed else k for k in kept)
 
     def bound(self, placed: Pod) -> None:
-        """The pod is bound as it was reserved. The reservation stays for a while, as a list may be older; one of
-        another request for the pod ends. Without any, the pod was seen on its node already, or is deleted."""
+        """The pod is bound as it was reserved. The reservation stays for a while, as a list may be older; those of
+        other requests for the pod end. Without any, the pod was seen on its node already, or is deleted."""
+        now = self._clock()
         with self._lock:
             if placed.uid in self._reserved:
-                self._forget_reservation(placed.uid)
-                self._reserved[placed.uid] = _Reserved(placed, self._clock() + SETTLED)
+                self._forget_reservations(placed.uid)
+                self._reserved[placed.uid] = (_Reserved(placed, now, now + SETTLED),)
                 self._put_bound(placed)
 
     def release(self, placed: Pod) -> None:
         """End a reservation: the pod was not bound. One of another request for the same pod stays."""
         with self._lock:
-            if self._is_reserved(placed):
-                self._forget_reservation(placed.uid)
-
-    def _is_reserved(self, placed: Pod) -> bool:
-        kept = self._reserved.get(placed.uid)
-        return kept is not None and kept.pod is placed
+            self._keep(lambda kept: kept.pod is not placed)
 
     def _put_bound(self, pod: Pod) -> None:
         self._take_out(pod.uid)
@@ -167,9 +171,18 @@ class Table:
         for problem in pod.problems:
             self._warn(f"pod {pod.words} on {pod.node}: {problem}")
 
-    def _forget_reservation(self, uid: str) -> None:
-        if kept := self._reserved.pop(uid, None):
+    def _forget_reservations(self, uid: str) -> None:
+        for kept in self._reserved.pop(uid, ()):
             self._free.pop(kept.pod.node, None)
+
+    def _keep(self, is_kept: Callable[[_Reserved], object]) -> None:
+        """Keep these reservations only."""
+        for uid, found in [*self._reserved.items()]:
+            kept = tuple(filter(is_kept, found))
+            if len(kept) < len(found):
+                self._forget_reservations(uid)
+            if kept:
+                self._reserved[uid] = kept
 
     def _take_out(self, uid: str) -> None:
         if (before := self._pods.pop(uid, None)) and before.node:
@@ -181,30 +194,34 @@ class Table:
         if node is None:
             return Gpus(name, (), ())
         self._expire()
-        kept = self._reserved.get(besides)
-        if besides in self._on.get(name, ()) or (kept and kept.pod.node == name):
+        reserved = self._reserved.get(besides, ())
+        if besides in self._on.get(name, ()) or any(kept.pod.node == name for kept in reserved):
             return self._counted(node, besides)
         if name not in self._free:
             self._free[name] = self._counted(node, "")
         return self._free[name]
 
     def _expire(self) -> None:
-        if not self._reserved:
-            return
         now = self._clock()
-        for uid in [uid for uid, kept in self._reserved.items() if kept.until and kept.until < now]:
-            self._forget_reservation(uid)
+        if any(kept.until and kept.until < now for found in self._reserved.values() for kept in found):
+            self._keep(lambda kept: not kept.until or kept.until >= now)
 
     def _counted(self, node: Node, besides: str) -> Gpus:
         free = list(node.sizes)
-        pods = dict(self._on.get(node.name, {}))
-        pods |= {uid: kept.pod for uid, kept in self._reserved.items() if kept.pod.node == node.name}
+        pods: dict[str, list[Pod]] = {uid: [pod] for uid, pod in self._on.get(node.name, {}).items()}
+        for uid, reserved in self._reserved.items():
+            if uid not in pods and (own := [kept.pod for kept in reserved if kept.pod.node == node.name]):
+                pods[uid] = own
         pods.pop(besides, None)
-        for pod in pods.values():
-            indexes = {c.name: index for c in pod.containers if (index := self._index(pod, c.name, node)) is not None}
-            for index, units in enumerate(held_by(pod.containers, indexes, len(free))):
+        for own in pods.values():
+            for index, units in enumerate(map(max, zip(*(self._held(pod, node) for pod in own), strict=True))):
                 free[index] = max(0, free[index] - units)
         return Gpus(node.name, node.sizes, tuple(free), "" if node.sizes else "; ".join(node.problems))
+
+    def _held(self, pod: Pod, node: Node) -> list[int]:
+        """The units of each GPU that a pod has."""
+        indexes = {c.name: index for c in pod.containers if (index := self._index(pod, c.name, node)) is not None}
+        return held_by(pod.containers, indexes, len(node.sizes))
 
     def _index(self, pod: Pod, container: str, node: Node) -> int | None:
         """The GPU that a container has: what its node reports comes before what was selected for it."""
@@ -221,8 +238,17 @@ class Table:
         return None
 
     def _warn(self, message: str) -> None:
+        message = message[:_LONGEST]
         if message not in self._logged:
             self._logged[message] = None
             if len(self._logged) > _LOGGED:
                 del self._logged[next(iter(self._logged))]
             _log.warning("%s", message)
+
+
+def _as_first_seen(pod: Pod, before: Pod | None) -> Pod:
+    """Return a pod with the places that it had before, if it was on that node."""
+    if before is None or before.node != pod.node or not before.places:
+        return pod
+    places = {**pod.places, **before.places}
+    return pod._replace(places=places, problems=pod.problems if len(places) < len(pod.containers) else ())

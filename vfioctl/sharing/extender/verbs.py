@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 from vfioctl.sharing.extender.annotations import annotations_of
 from vfioctl.sharing.extender.cluster import (
     CONFLICT,
-    GARBLED,
-    NO_ANSWER,
     NOT_FOUND,
+    REFUSED,
     SERVER_ERROR,
     ApiError,
     Cluster,
@@ -30,7 +29,7 @@ from vfioctl.sharing.extender.messages import (
     SentNodes,
 )
 from vfioctl.sharing.extender.names import MEMORY, Unit
-from vfioctl.sharing.extender.packing import held_by, place
+from vfioctl.sharing.extender.packing import MOST_CONTAINERS, held_by, place
 from vfioctl.sharing.extender.reading import Pod, read_node, read_pod
 from vfioctl.sharing.extender.table import Gpus, Table
 
@@ -74,7 +73,7 @@ class Verbs:
         pkg/registry/core/pod/storage/storage.go, BindingREST). A separate patch could succeed alone."""
         try:
             self._bind(args)
-        except CannotBind as error:
+        except (CannotBind, ApiError) as error:
             _log.warning("pod %s/%s is not bound: %s", args.podnamespace, args.podname, error)
             return ExtenderBindingResult(error=str(error))
         return ExtenderBindingResult()
@@ -95,11 +94,11 @@ class Verbs:
         try:
             is_new = self._send(placed, gpus, args)
         except ApiError as error:
-            if error.status in (NO_ANSWER, GARBLED) or error.status >= SERVER_ERROR:
-                self._table.settle(placed)  # it may be bound: the watch tells, or the scheduler tries again
-            else:
+            if REFUSED <= error.status < SERVER_ERROR:
                 self._table.release(placed)
-            raise CannotBind(str(error)) from None
+            else:
+                self._table.settle(placed)  # it may be bound: the watch tells, or the scheduler tries again
+            raise
         except BaseException:
             self._table.release(placed)
             raise
@@ -134,8 +133,9 @@ class Verbs:
         try:
             document = self._cluster.pod(args.podnamespace, args.podname)
         except ApiError as error:
-            words = "there is no such pod" if error.status == NOT_FOUND else str(error)
-            raise CannotBind(words) from None
+            if error.status == NOT_FOUND:
+                raise CannotBind("there is no such pod") from None
+            raise
         pod = read_pod(document)
         if pod is None:
             raise CannotBind(f"it asks for no {MEMORY}, or has ended")
@@ -187,6 +187,8 @@ def _whys(pod: Pod, gpus: Gpus, unit: Unit) -> Iterator[str]:
     if not gpus.sizes:
         yield f"it has no GPUs to share: {gpus.problem or f'it reports no {MEMORY}'}"
         return
+    if len(pod.containers) > MOST_CONTAINERS:
+        yield f"more than {MOST_CONTAINERS} of its containers ask for {MEMORY}"
     largest = max(pod.containers, key=lambda container: container.memory)
     asks = f"container {largest.name} asks for {largest.memory} {unit}"
     if largest.memory > max(gpus.sizes):

@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -73,6 +74,7 @@ class ApiServer:
         with self.changed:
             key = _key(document)
             event = "MODIFIED" if key in self.objects[kind] else "ADDED"
+            document["metadata"].setdefault("creationTimestamp", datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
             self.objects[kind][key] = document
             self.tell(kind, event, document)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.sharing.extender.api_server import node, pod
-from vfioctl.sharing.extender.names import ALLOCATION, ASSUMED, COUNT, INDEX, MEMORY, REPORT, SHARES, Unit
+from vfioctl.sharing.extender.names import ALLOCATION, COUNT, INDEX, MEMORY, REPORT, SHARES, Unit
 from vfioctl.sharing.extender.reading import Given, Node, Place, quantity, read_node, read_pod
 
 GIB = 1 << 30
@@ -62,12 +62,28 @@ class TestPods:
         assert "by another scheduler, or by hand" in found.problems[0]
 
     @pytest.mark.parametrize(
-        ("text", "time"), [("1795892400000000000", 1_795_892_400 * 10**9), ("-1", 0), ("9" * 20, 0)]
+        ("text", "time"), [("2026-11-28T19:00:00Z", 1_795_892_400 * 10**9), ("2026-11-28", 0), ("", 0), (3, 0)]
     )
-    def test_when_its_gpu_was_selected(self, text: str, time: int) -> None:
-        found = read_pod(pod("a", 4, node="n", annotations={INDEX: "0", ASSUMED: text}))
+    def test_when_it_was_created(self, text: object, time: int) -> None:
+        document = pod("a", 4, node="n", annotations={INDEX: "0"})
+        document["metadata"]["creationTimestamp"] = text
+        found = read_pod(document)
         assert found
-        assert found.assumed == time
+        assert found.created == time
+
+    def test_a_static_pod_may_be_older_than_it_says(self) -> None:
+        document = pod("a", 4, node="n", annotations={"kubernetes.io/config.mirror": "1"})
+        document["metadata"]["creationTimestamp"] = "2026-11-28T19:00:00Z"
+        found = read_pod(document)
+        assert found
+        assert Given("GPU-a", 1).is_of(found)
+
+    def test_a_gpu_of_an_endless_name_is_none(self) -> None:
+        shares = json.dumps({"c0": {"idx": 0, "gpu": "G" * 200_000}})
+        found = read_pod(pod("a", 4, node="n", annotations={SHARES: shares}))
+        assert found
+        assert not found.places
+        assert len(found.problems[0]) < 300
 
     def test_others_are_none(self) -> None:
         ended = pod("a", 4, node="n")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import time
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.unit.sharing.extender.api_server import node, pod
 from vfioctl.sharing.extender import following
-from vfioctl.sharing.extender.names import Unit
+from vfioctl.sharing.extender.names import INDEX, SHARES, Unit
 from vfioctl.sharing.extender.reading import Node, Pod, read_node, read_pod
 from vfioctl.sharing.extender.table import SETTLED, Table
 
@@ -78,7 +81,9 @@ class Bindings(RuleBasedStateMachine):
 
     @rule()
     def list_anew(self) -> None:
-        self.table.replace_pods([found for n in list(self.held) if (found := self.table.pod(f"uid-{n}"))])
+        self.now += 1
+        found = [pod for n in list(self.held) if (pod := self.table.pod(f"uid-{n}"))]
+        self.table.replace_pods(found, self.now)
 
     @invariant()
     def nothing_is_given_twice(self) -> None:
@@ -155,16 +160,68 @@ def test_requests_for_one_pod_do_not_end_each_others_reservation() -> None:
 
 
 def test_an_older_list_does_not_end_a_reservation() -> None:
-    table = Table()
+    now = [0.0]
+    table = Table(lambda: now[0])
     table.put_node(a_node("a", 1, 10))
+    now[0] = 1.0
     placed = reserved(table, a_pod("p", 8))
-    table.replace_pods([])
-    assert table.gpus(["a"])[0].free == (2,)
+    table.replace_pods([], 2.0)
+    assert table.gpus(["a"])[0].free == (2,), "it is still being bound"
     table.bound(placed)
-    table.replace_pods([a_pod("p", 8)])
+    table.replace_pods([a_pod("p", 8)], 0.5)
     assert table.gpus(["a"])[0].free == (2,), "it was listed before it was bound"
-    table.replace_pods([])
-    assert table.gpus(["a"])[0].free == (10,)
+    table.replace_pods([], 0.5)
+    assert table.gpus(["a"])[0].free == (2,), "it was created while others were listed"
+    table.replace_pods([], 2.0)
+    assert table.gpus(["a"])[0].free == (10,), "it is deleted"
+
+
+def test_a_list_that_does_not_show_a_pod_as_bound_yet_does_not_end_its_reservation() -> None:
+    """The answer to its binding was lost, and the API server may still carry it out."""
+    table = Table(lambda: 1.0)
+    table.put_node(a_node("a", 1, 10))
+    table.settle(reserved(table, a_pod("p", 8)))
+    table.replace_pods([a_pod("p", 8)], 2.0)
+    assert table.gpus(["a"])[0].free == (2,)
+
+
+def test_what_an_earlier_request_may_have_bound_is_not_given_to_others() -> None:
+    """The scheduler tries a pod again, on another node or with another GPU, before anybody knows what came of it."""
+    now = [0.0]
+    table = Table(lambda: now[0])
+    for name in ("a", "b"):
+        table.put_node(a_node(name, 2, 10))
+    first = reserved(table, a_pod("p", 8), "a")
+    table.settle(first)
+    assert table.reserve(a_pod("p", 8, 8, 8), "b") is None, "it does not fit"
+    second = reserved(table, a_pod("p", 8), "b")
+    assert [gpus.free for gpus in table.gpus(["a", "b"])] == [(2, 10), (2, 10)]
+    again = reserved(table, a_pod("p", 8), "a")
+    assert table.gpus(["a"])[0].free == (2, 10), "it has the GPU once, whichever of the two has bound it"
+    table.release(again)
+    assert table.gpus(["a"])[0].free == (2, 10)
+    table.bound(second)
+    assert [gpus.free for gpus in table.gpus(["a", "b"])] == [(10, 10), (2, 10)]
+
+
+def test_the_owner_of_a_pod_cannot_make_it_count_for_nothing() -> None:
+    table = Table()
+    table.put_node(a_node("a", 2, 10))
+    share = json.dumps({"c0": {"idx": 1, "mem": 8}})
+    for written in ({SHARES: share}, {SHARES: "{}"}, {}, {INDEX: "0"}):
+        found = read_pod(pod("p", 8, node="a", annotations=written))
+        assert found
+        table.put_pod(found)
+        assert table.gpus(["a"])[0].free == (10, 2)
+        table.replace_pods([found], time.monotonic())
+        assert table.gpus(["a"])[0].free == (10, 2)
+
+
+def test_a_pod_with_very_many_containers_has_no_room() -> None:
+    table = Table()
+    table.put_node(a_node("a", 2, 2001))
+    assert table.reserve(a_pod("p", *[2] * 2001), "a") is None
+    assert table.reserve(a_pod("q", *[2] * 200), "a")
 
 
 def test_more_than_a_gpu_has_is_nothing_free() -> None:

@@ -175,6 +175,17 @@ class TestBind:
         assert scheduler.bind(pod("a", 8), "n") == ""
         assert scheduler.service._verbs._table.gpus(["n"])[0].free == (16, 8)
 
+    @pytest.mark.parametrize(("code", "free"), [(500, [(8, 16)]), (404, [(16, 16)])])
+    def test_after_a_conflict_of_which_nothing_more_is_known(
+        self, api: ApiServer, scheduler: Scheduler, code: int, free: list[tuple[int, int]]
+    ) -> None:
+        """It may be with an earlier request for the same pod, unless the pod is gone."""
+        api.put("pods", pod("a", 8))
+        scheduler.wait(lambda: scheduler.service._verbs._table.pod("uid-a"))
+        api.faults += [once("POST", "/binding", 409), once("GET", "/namespaces/ml/pods/a", code)]
+        assert scheduler.bind(pod("a", 8), "n")
+        assert [gpus.free for gpus in scheduler.service._verbs._table.gpus(["n"])] == free
+
     def test_a_pod_is_counted_from_the_answer_to_its_binding_on(self, api: ApiServer, scheduler: Scheduler) -> None:
         """Before the watch tells of it: the API server says that it is bound, and shows it to nobody."""
         api.put("pods", pod("a", 16, 16))
@@ -197,6 +208,16 @@ class TestBind:
         assert "answer" in scheduler.bind(pod("a", 8), "n")
         assert scheduler.health()[0] == 200
         assert scheduler.filter(pod("b", 16, 16), "n")["NodeNames"] == [], "it may be bound"
+
+    def test_what_was_bound_with_an_answer_that_is_too_long_stays_reserved(
+        self, api: ApiServer, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(cluster, "_MOST", 1000)
+        api.put("pods", pod("a", 8))
+        scheduler.wait(lambda: scheduler.service._verbs._table.pod("uid-a"))
+        api.faults.append(once("POST", "/binding", 201, "x" * 2000))
+        assert "too long" in scheduler.bind(pod("a", 8), "n")
+        assert scheduler.service._verbs._table.gpus(["n"])[0].free == (8, 16)
 
     def test_an_api_server_that_hangs(
         self, api: ApiServer, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
