@@ -15,7 +15,7 @@ from vfioctl.sharing.allowing.api import AllowApi
 from vfioctl.sharing.enforcing.methods import plan_of, why_not
 from vfioctl.sharing.model.enforcement import GpuFacts, SharePlan
 from vfioctl.sharing.mps.api import MpsApi
-from vfioctl.sharing.mps.daemon import gpus_without_daemon
+from vfioctl.sharing.mps.daemon import gpus_without_daemon, name_of
 from vfioctl.sharing.mps.intents import ACTIVE, INACTIVE
 from vfioctl.sharing.mps.probe import state_of
 from vfioctl.sharing.mps.told import read_told
@@ -68,10 +68,11 @@ class SharingApi(GpuTime):
         nothing: tuple[Claim, ...] = ()
         claims, problem = session.from_ledger(ClaimsApi(session).claims, nothing)
         host, offers = read_facts(session.kernel), {card.id for card in VgpuApi(session).vgpus().cards}
-        daemons = {told.gpu: told for told in read_told(session.kernel)[0]}
+        known, unknown = read_told(session.kernel)
+        daemons = {told.gpu: told for told in known}
         facts = (self._with_daemon(_facts_of(gpu, inventory, offers), daemons.get(gpu.address)) for gpu in gpus)
         plans = (plan_of(known, host, _shares(claims, gpu)) for known, gpu in zip(facts, gpus, strict=True))
-        return SharePlan(tuple(plans), (problem,) if problem else ())
+        return SharePlan(tuple(plans), (*([problem] if problem else []), *unknown))
 
     def _with_daemon(self, gpu: GpuFacts, told: Told | None) -> GpuFacts:
         if told is None:
@@ -129,15 +130,19 @@ def unfit(session: Session, request: ClaimRequest, inventory: Inventory) -> Mapp
 
 def client_edits(session: Session, claim: Claim) -> tuple[Mapping[str, str], tuple[str, ...]]:
     """Return the environment and the mounts of a client with this claim's share, if an MPS daemon serves its GPU; none
-    of either if none does: nothing enforces the share then. Raises HostError for a daemon that has died, and without
-    one if MPS is to enforce the share."""
+    of either if none does: nothing enforces the share then. Raises HostError for a daemon that has died or is not
+    known, and without one if MPS is to enforce the share."""
     from vfioctl.sharing.mps import share as mps
     from vfioctl.sharing.mps.ledger import mps_shares
+    from vfioctl.sharing.mps.plan import refuse_unknown_file
 
-    daemons, _ = read_told(session.kernel)
+    daemons, unknown = read_told(session.kernel)
     pairs = ((share, told) for share in mps_shares(claim) for told in daemons if told.serves(share.gpu, claim.id))
     share, told = next(pairs, (None, None))
     if share is None or told is None:
+        for lacking in mps_shares(claim):
+            refuse_unknown_file(name_of(lacking.gpu), unknown)
+            refuse_unknown_file(name_of(lacking.gpu, claim.id), unknown)
         _refuse_unserved(claim, daemons)
         return {}, ()
     _refuse_dead(session, told)

@@ -86,4 +86,4 @@ class SharePlan:
 
     gpus: tuple[GpuPlan, ...]
     warnings: tuple[str, ...]
-    """Why claims are not known, if so."""
+    """Why claims, or MPS daemons, are not known."""

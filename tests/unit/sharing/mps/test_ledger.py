@@ -131,6 +131,19 @@ class TestADaemonThatDied:
         assert known.id == claim
 
 
+def test_a_daemon_that_is_not_known_is_told_and_gives_no_client_the_gpu(here: Machine) -> None:
+    share(here, 40, "a")
+    name = f"/run/vfioctl/mps/{GPU0.replace(':', '-')}.env"
+    here.change(lambda tree: tree.put(name, "somebody else's"))
+    document = here(f"share plan {GPU0}").document
+    assert document["warnings"] == [f"{name} is not as vfioctl writes it"]
+    assert name in here(f"share plan {GPU0}", as_json=False).out.replace("\n", "")
+    session = Host(Session(Simulated(here.tree(), "here"), here.ledger)).session
+    (known,) = ClaimsApi(session).claims()
+    with pytest.raises(HostError, match="whether there is an MPS daemon is not known"):
+        client_edits(session, known)
+
+
 class TestADaemonForOneClaim:
     def test_is_refused_for_a_claim_without_the_gpu(self, here: Machine) -> None:
         claim = share(here, 40, "a")
