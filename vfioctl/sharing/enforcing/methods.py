@@ -12,9 +12,11 @@ def plan_of(gpu: GpuFacts, host: HostFacts, shares: Sequence[tuple[str, str, Gpu
     """Return the methods of a GPU, and what applies to its shares, each with the claim's id and its owner."""
     methods = tuple(judge(gpu, host) for judge in _JUDGES.values())
     # what is in force for a claim: dmem, nvml and the freezer are set for control groups, of which a claim names none
-    usable = {method.enforcement for method in methods if method.available and gpu.mps} & {Enforcement.MPS}
-    served = {claim for claim, _, _ in shares if gpu.mps_claim in ("", claim)}
-    enforced = (_enforced(claim, owner, share, usable if claim in served else set()) for claim, owner, share in shares)
+    is_served = gpu.mps and any(method.available for method in methods if method.enforcement is Enforcement.MPS)
+    enforced = (
+        _enforced(claim, owner, share, by_mps=is_served and gpu.mps_claim in ("", claim))
+        for claim, owner, share in shares
+    )
     return GpuPlan(gpu, methods, tuple(enforced))
 
 
@@ -30,11 +32,10 @@ def why_not(gpu: GpuFacts, host: HostFacts, wanted: Enforcement) -> str:
     return ""
 
 
-def _enforced(claim: str, owner: str, share: GpuShare, usable: set[Enforcement]) -> Enforced:
+def _enforced(claim: str, owner: str, share: GpuShare, *, by_mps: bool) -> Enforced:
     if share.is_whole:
         return Enforced(claim, owner, share.cores, 0, None, None, ())
-    allowed = usable if not share.enforce else usable & {Enforcement(share.enforce)}
-    method = next(iter(allowed), Enforcement.NONE)
+    method = Enforcement.MPS if by_mps and share.enforce in ("", Enforcement.MPS) else Enforcement.NONE
     cores, memory = (method if share.cores else None), (method if share.memory else None)
     gaps = _gaps(cores, memory, asked=share.enforce)
     return Enforced(claim, owner, share.cores, share.memory, cores, memory, tuple(gaps))
