@@ -623,6 +623,21 @@ class TestContainers:
         assert "--owner pod/ml/train-0/main" in foreign["remedy"]
         host.remedied()
 
+    def test_a_share_of_a_pod_without_a_container_is_not_taken_away(self, host: Machine) -> None:
+        """It may start again at any time, and no process shows who has a share."""
+        names = ("sandbox-namespace", "sandbox-name", "container-name")
+        told = dict(zip((f"io.kubernetes.cri.{name}" for name in names), ("ml", "train-0", "main"), strict=True))
+        made = host.claim("--device", "gpu0", "--cores", "40", owner="pod/ml/train-1/main")
+        host.claim("--device", "gpu1", "--cores", "40", owner="pod/_/_/_")
+        host.sql("UPDATE claim SET since = ?", LONG_AGO)
+        home = "/run/containerd/io.containerd.runtime.v2.task/k8s.io/c1"
+        host.change(lambda tree: tree.put(f"{home}/config.json", json.dumps(self.config(**told))))
+        assert host("reconcile --fix --yes").code == 4
+        (gone,) = host.differences()
+        assert (gone["kind"], gone["fix"], gone["claim"]) == ("owner gone", "", made)
+        assert gone["remedy"].startswith("vfioctl claim release ")
+        assert len(host("claim list").document["claims"]) == 2
+
     @pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 5000, '{"config": []}', '{"linux": {"devices": 7}}'])
     def test_odd_states_are_tolerated(self, host: Machine, text: str) -> None:
         for name in ("a", "\x9b2J"):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,13 +16,16 @@ from tests.hosts.generate import toolkit_file
 from tests.hosts.machines import copy, machine, original, put_process
 from tests.unit.claims.test_reconcile import GPU0, GPU1, Machine
 from tests.unit.conftest import Golden, Run, timeless
-from vfioctl.errors import BadSpec, ClaimConflict, NoCapacity, VfioctlError
+from vfioctl.claims.lifecycle.creation import Creation
+from vfioctl.core.published import BeingChanged
+from vfioctl.errors import BadSpec, ClaimConflict, ConflictError, NoCapacity, VfioctlError
 from vfioctl.host import Host
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel.protocol import IOMMU_GROUPS, PCI_DEVICES
 from vfioctl.kernel.recorded.tree import Tree
 from vfioctl.kernel.simulated import groups
 from vfioctl.placement.model.request import ClaimRequest
+from vfioctl.session import Session
 
 GIB = 1 << 30
 POD, OTHER = "pod/ml/a/main", "pod/ml/b/main"
@@ -182,6 +186,31 @@ def test_a_request_that_cannot_be_served_says_why(here: Machine, options: str, c
     assert here("claim list --all").document["claims"] == []
 
 
+class TestAGpuThatIsBeingBound:
+    """A bind that has begun before the share was recorded does not see it."""
+
+    @pytest.mark.parametrize(("process", "words"), [(77, r"under way \(process 77\)"), (None, "was interrupted")])
+    def test_is_not_shared(self, host: Host, monkeypatch: pytest.MonkeyPatch, process: int | None, words: str) -> None:
+        change = BeingChanged(1, (GPU0,), process)
+        monkeypatch.setattr(Session, "being_changed", lambda _: (change,))
+        with pytest.raises(ConflictError, match=words):
+            host.claims.create(share())
+        assert host.claims.claims() == ()
+        assert host.claims.create(share(devices=(PciAddress(GPU1),)))
+
+    def test_nor_is_one_that_was_bound_just_now(self, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+        reserve = Creation._reserve
+
+        def late(self: Creation, *arguments: Any) -> Any:
+            host.apply(host.binding.plan_bind([GPU]))
+            return reserve(self, *arguments)
+
+        monkeypatch.setattr(Creation, "_reserve", late)
+        with pytest.raises(ClaimConflict, match="its driver is vfio-pci"):
+            host.claims.create(share())
+        assert host.claims.claims() == ()
+
+
 class TestAfterwards:
     def test_a_reboot_leaves_a_share_to_its_claim(self, here: Machine) -> None:
         here.claim("--cores 40 --gpu-memory 8GiB", owner=POD)
@@ -224,6 +253,15 @@ class TestAfterwards:
         id_ = here.claim(f"--cores 40 --device {GPU0}", owner=POD)
         here.sql(f"UPDATE claim SET shares = replace(shares, '{known}', '{other}') WHERE id = ?", id_)  # noqa: S608
         assert here.kinds() == ["device replaced"]
+
+    def test_a_retry_by_key_after_gpus_have_changed_places_is_refused(self, here: Machine) -> None:
+        """Of the same model. Only a reboot comes between."""
+        request = f"claim create --owner {POD} --cores 40 --device {GPU0} --key a --yes"
+        assert here(request).code == 0
+        here.reboot()
+        here.sql("UPDATE claim SET shares = replace(shares, 'GPU-0000', 'GPU-0001')")
+        answer = here(request)
+        assert (answer.code, "another GPU is at its address" in answer.out) == (4, True)
 
     def test_a_damaged_share_costs_the_ledgers_facts_only(self, here: Machine) -> None:
         here.claim(f"--cores 40 --device {GPU0}", owner=POD)

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from vfioctl.claims.model.claim import LABEL, Claim, ClaimedDevice, Undo
+from vfioctl.claims.model.difference import share_difference
 from vfioctl.errors import ClaimConflict
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.inventory.model.preconditions import refuse_untyped
@@ -41,20 +42,19 @@ def plans_again(session: Session, claim: Claim, *, bind: bool = False) -> tuple[
     """Return the plans that bind again what the claim had bound, and create the vGPUs that it has lost.
     `bind`: also bind the functions that were ready for a guest before the claim, and are not now. Raises DeviceInUse;
     ClaimConflict if a device is gone or is another one, or a vGPU cannot be created as it was."""
-    named = [*((device.address, device.identity) for device in claim.devices if not device.mdev)]
-    named += ((share.address, share.identity) for share in claim.shares)
-    near = None if vgpus_of([claim]) else [address for address, _ in named]  # else parents count, too
-    inventory = InventoryApi(session).inventory(nvml=False, near=near)
+    named = [device for device in claim.devices if not device.mdev]
+    addresses = [*(device.address for device in named), *(share.address for share in claim.shares)]
+    near = None if vgpus_of([claim]) else addresses  # else parents count, too
+    asks_nvml = bool(claim.shares) and claim.boot_id != session.boot_id  # GPUs may have changed places
+    inventory = InventoryApi(session).inventory(nvml=asks_nvml, near=near)
     by_address = inventory.by_address
-    for address, identity in named:
-        function = by_address.get(PciAddress(address))
-        if function is None or identity not in ("", function.identity):
-            raise _cannot_restore(claim, f"{address} is not the device of claim {claim.id}")
+    for device in named:
+        function = by_address.get(PciAddress(device.address))
+        if function is None or device.identity not in ("", function.identity):
+            raise _cannot_restore(claim, f"{device.address} is not the device of claim {claim.id}")
     for share in claim.shares:
-        gpu = by_address[PciAddress(share.address)]
-        if gpu.on_vfio or not gpu.driver:
-            words = f"claim {claim.id} has {gpu.address} with its host driver, and its driver is {gpu.driver or 'none'}"
-            raise _cannot_restore(claim, words)
+        if found := share_difference(share, by_address.get(PciAddress(share.address))):
+            raise _cannot_restore(claim, f"{share.address} of claim {claim.id}: {found[1]}")
     vgpus = _plans_of_vgpus(session, claim, inventory)
     bound = {device.address for device in claim.devices if device.undo is Undo.UNBIND}
     created = {device.address for device in claim.devices if device.undo is Undo.REMOVE}

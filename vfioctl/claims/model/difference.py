@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from vfioctl.inventory.model.functions import Function
+    from vfioctl.placement.model.share import GpuShare
 
 
 class DifferenceKind(StrEnum):
@@ -134,3 +135,19 @@ class Reconciled:
 
     differences: tuple[Difference, ...]
     unknown: tuple[str, ...]
+
+
+def share_difference(share: GpuShare, gpu: Function | None) -> tuple[DifferenceKind, str] | None:
+    """Return how a GPU differs from that of which a claim has a share, and the words for it; None if it does not."""
+    if gpu is None:
+        return DifferenceKind.DEVICE_GONE, "it no longer exists"
+    if gpu.identity != share.identity:
+        words = f"another device is at its address: {gpu.identity}, which was {share.identity}"
+        return DifferenceKind.DEVICE_REPLACED, words
+    if share.uuid and gpu.nvml and gpu.nvml.uuid and gpu.nvml.uuid != share.uuid:
+        words = f"another GPU is at its address: {gpu.nvml.uuid}, which was {share.uuid}"
+        return DifferenceKind.DEVICE_REPLACED, words
+    if gpu.on_vfio or not gpu.driver:
+        words = f"the claim has it with its host driver, and its driver is {gpu.driver or 'none'}"
+        return DifferenceKind.DRIVER, words
+    return None

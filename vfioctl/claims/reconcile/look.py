@@ -18,7 +18,7 @@ from vfioctl.errors import BadSpec, VfioctlError
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.kernel.lenient import number_of
 from vfioctl.placement.api import PlacementApi
-from vfioctl.placement.model.claims import Owner
+from vfioctl.placement.model.claims import PROVISIONAL, Owner
 from vfioctl.units import Uuid
 from vfioctl.vgpu.api import VgpuApi
 from vfioctl.vgpu.model.kinds import MDEV
@@ -154,6 +154,8 @@ class Look:
             if kind == "vm" and (name in self._domains.running or name in used or self._domains.unknown):
                 if claim.id in stale and stale[claim.id][0] is DifferenceKind.OWNER_GONE:
                     del stale[claim.id]
+            elif claim.owner == PROVISIONAL:
+                continue
             elif kind == "pod" and name not in pods and is_known and is_settled(claim, now):
                 stale.setdefault(claim.id, (DifferenceKind.OWNER_GONE, f"no container {name} exists"))
         for claim in self._claims:

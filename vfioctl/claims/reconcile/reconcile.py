@@ -12,10 +12,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from vfioctl.claims.lifecycle.lifecycle import followers
 from vfioctl.claims.lifecycle.liveness import moment_of
 from vfioctl.claims.model.claim import LABEL, Claim, ClaimedDevice, ClaimState, Undo
-from vfioctl.claims.model.difference import Difference, DifferenceKind, Fix, LostVgpu, Reconciled, Seen, Use
+from vfioctl.claims.model.difference import (
+    Difference,
+    DifferenceKind,
+    Fix,
+    LostVgpu,
+    Reconciled,
+    Seen,
+    Use,
+    share_difference,
+)
 from vfioctl.console.words import counted
 from vfioctl.errors import Cancelled, VfioctlError
-from vfioctl.placement.model.share import GpuShare
 from vfioctl.units import format_cpu_list, format_size
 
 if TYPE_CHECKING:
@@ -143,7 +151,10 @@ def _of_claim(claim: Claim, seen: Seen, uses: Mapping[str, Sequence[Use]]) -> It
     # one that cannot be fixed keeps the others from it; a group is viable once they are
     if any(not difference.fix and difference.kind is not DifferenceKind.NOT_VIABLE for difference in wrong):
         wrong = [replace(difference, fix=Fix.NOTHING, remedy=_release(claim)) for difference in wrong]
-    wrong += [difference for share in claim.shares for difference in _share(claim, share, seen)]
+    for share in claim.shares:
+        if found := share_difference(share, seen.functions.get(share.address)):
+            kind, words = found
+            wrong.append(_differs(claim, kind, words, share.address))
     yield from wrong
     if not seen.is_of_this_boot(claim.boot_id):
         yield _of_an_earlier_boot(claim, wrong, uses)
@@ -160,6 +171,8 @@ def _stale(claim: Claim, seen: Seen, uses: Mapping[str, Sequence[Use]]) -> Diffe
     kind, words = seen.stale[claim.id]
     if kind is DifferenceKind.PROCESS_GONE:
         return _differs(claim, kind, words, fix=Fix.END if claim.state is ClaimState.RESERVED else Fix.RELEASE)
+    if claim.shares and kind is DifferenceKind.OWNER_GONE:  # nothing shows whether it starts again
+        return _differs(claim, kind, words, remedy=_release(claim))
     held = [use for device in claim.devices for use in uses.get(device.subject, ())]
     if not held:
         return _differs(claim, kind, words, fix=Fix.RELEASE)
@@ -194,21 +207,6 @@ def _device(claim: Claim, device: ClaimedDevice, seen: Seen) -> Iterator[Differe
         elif name in seen.not_viable:
             words = "its IOMMU group is not viable: a driver of the host has another device of it"
             yield _differs(claim, DifferenceKind.NOT_VIABLE, words, name)
-
-
-def _share(claim: Claim, share: GpuShare, seen: Seen) -> Iterator[Difference]:
-    gpu = seen.functions.get(share.address)
-    if gpu is None:
-        yield _differs(claim, DifferenceKind.DEVICE_GONE, "it no longer exists", share.address)
-    elif gpu.identity != share.identity:
-        words = f"another device is at its address: {gpu.identity}, which was {share.identity}"
-        yield _differs(claim, DifferenceKind.DEVICE_REPLACED, words, share.address)
-    elif share.uuid and gpu.nvml and gpu.nvml.uuid and gpu.nvml.uuid != share.uuid:
-        words = f"another GPU is at its address: {gpu.nvml.uuid}, which was {share.uuid}"
-        yield _differs(claim, DifferenceKind.DEVICE_REPLACED, words, share.address)
-    elif gpu.on_vfio or not gpu.driver:
-        words = f"the claim has it with its host driver, and its driver is {gpu.driver or 'none'}"
-        yield _differs(claim, DifferenceKind.DRIVER, words, share.address)
 
 
 def _lost(claim: Claim, name: str, words: str, lost: LostVgpu) -> Difference:
