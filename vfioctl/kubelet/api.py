@@ -130,7 +130,7 @@ class KubeletApi:
             if left <= 0:
                 claim = claims[0]
                 raise Busy(
-                    f"{claim.owner} still has {', '.join(device.subject for device in claim.devices if device.asked)}",
+                    f"{claim.owner} still has {', '.join(claim.asked)}",
                     hint="no other pod gets it; the claim ends when the pod is gone",
                     next_command=f"vfioctl claim show {claim.id}",
                     facts={"claims": [held.id for held in claims]},
@@ -141,11 +141,11 @@ class KubeletApi:
             time.sleep(min(_PAUSE, left))
 
     def _of_pods(self, subjects: Sequence[Subject]) -> list[Claim]:
-        """Return the claims of pods that have one of these devices, or a vGPU on one."""
+        """Return the claims of pods that have one of these devices, a vGPU on one, or a share of one."""
         functions = InventoryApi(self._session).inventory(nvml=False).functions
         names = {*map(str, subjects), *(str(f.address) for f in functions if f.physfn in subjects)}
         claims = ClaimsApi(self._session).labelled(LABEL)
-        return [claim for claim in claims if any({str(d.subject), d.address} & names for d in claim.devices)]
+        return [claim for claim in claims if names.intersection(claim.asked) or names & claim.gpu_addresses]
 
     def uncordon(self, words: Sequence[str]) -> tuple[Subject, ...]:
         """Give these devices to pods again, also after an error that NVML reported; return those that were cordoned.

@@ -129,6 +129,21 @@ class TestAnOrdinaryUser:
 
         assert as_nobody(reasons) == reasons() == ["cordoned by root sin", f"claimed by vm/a ({claim.id})"[:20], "", ""]
 
+    def test_sees_what_is_left_of_a_shared_gpu(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch, fast_folder: Path
+    ) -> None:
+        config = fast_folder / "config.toml"
+        config.write_text('[[kubelet.resources]]\nname = "a.example/core"\ndevices = "cores"\n')
+        config.chmod(0o644)
+        monkeypatch.setenv("VFIOCTL_CONFIG", str(config))
+        host.claims.create(ClaimRequest(owner="pod/a/b/c", devices=(GPU0,), cores=40))
+
+        def healthy() -> list[int]:
+            parts = [part for part in host.kubelet.status().resources[0].devices if part.is_healthy]
+            return [sum(part.subject == gpu for part in parts) for gpu in FOUR_GPUS]
+
+        assert as_nobody(healthy) == healthy() == [60, 100, 100, 100]
+
     def test_may_not_cordon(self, host: Host) -> None:
         host.kubelet.cordon([GPU0])
 
@@ -180,6 +195,12 @@ class TestCordon:
             host.kubelet.cordon([GPU0], wait=0.01)
         assert (busy.value.facts, busy.value.next_command) == ({"claims": [claim.id]}, f"vfioctl claim show {claim.id}")
         assert set(host.kubelet.cordons()) == {GPU0}
+
+    def test_waits_for_shares_of_a_gpu(self, host: Host) -> None:
+        pod(host, GPU0, cores=40)
+        pod(host, GPU1, cores=40)
+        with pytest.raises(Busy, match=f"^pod/default/web/main still has {GPU0}$"):
+            host.kubelet.cordon([GPU0], wait=0.01)
 
     def test_does_not_wait_for_others(self, host: Host) -> None:
         pod(host, GPU1)

@@ -79,6 +79,14 @@ class TestASimulatedHost:
         }
         assert told == {(state, claim.id, (GPU,), "vm/a") for state in ("reserved", "held")}
 
+    def test_tells_of_the_gpus_of_shares(self, file: Path) -> None:
+        with watched(Host.simulated(str(file))) as events:
+            other = Host.simulated(str(file))
+            claim = other.claims.create(ClaimRequest(owner="pod/a/b/c", devices=(GPU,), cores=40)).claim
+        told = [e.addresses for e in of(events, EventSource.LEDGER) if e.subject == claim.id]
+        assert told
+        assert set(told) == {(GPU,)}
+
     def test_follows_one_that_is_read_again(self, file: Path) -> None:
         from vfioctl.overview.api import OverviewApi
 

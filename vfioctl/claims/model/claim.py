@@ -129,6 +129,11 @@ class Claim(NamedTuple):
         return tuple(PciAddress(device.address) for device in self.devices if device.asked and device.mdev is None)
 
     @property
+    def asked(self) -> tuple[str, ...]:
+        """The devices that were asked for, and the GPUs that it has shares of."""
+        return (*(str(d.subject) for d in self.devices if d.asked), *(share.address for share in self.shares))
+
+    @property
     def gpu_addresses(self) -> frozenset[str]:
         """The functions that it has, or parts of them."""
         return frozenset((*(device.address for device in self.devices), *(share.address for share in self.shares)))

@@ -113,7 +113,7 @@ def cordon(
             if claim.id not in told:
                 told.add(claim.id)
                 limit = "" if math.isinf(left) else f" for up to {left:.0f} s"
-                say(f"waiting{limit}: {claim.owner} has {claim.devices[0].subject}")
+                say(f"waiting{limit}: {claim.owner} has {claim.asked[0]}")
 
     seconds = 0 if no_wait else max(seconds_in(wait), _SHORTEST) if wait else math.inf
     subjects = api.cordon(devices, why=why, wait=seconds, waiting=waiting)

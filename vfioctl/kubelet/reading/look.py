@@ -17,7 +17,8 @@ from vfioctl.kubelet.model.device import LABEL, Resource
 from vfioctl.kubelet.model.settings import DeviceKind, KubeletSettings, ResourceSettings
 from vfioctl.kubelet.model.units import BESIDE
 from vfioctl.placement.api import PlacementApi
-from vfioctl.placement.model.claims import Taken
+from vfioctl.placement.model.claims import Owner, Taken
+from vfioctl.placement.model.share import GpuShare
 from vfioctl.units import Uuid
 from vfioctl.vgpu.model.vgpu import Vgpus, VgpuState
 
@@ -34,6 +35,7 @@ class Look:
         """Raises StoreDamaged, KernelRefused, BadSpec."""
         self._session, self._placement, api = session, PlacementApi(session), ClaimsApi(session)
         self._claims = api.labelled(LABEL)
+        self._published = api.claims() if session.reads_published else ()
         self._ledger, self._cordons = api.ledger, cordons(session)
         devices = InventoryApi(session)
         self._marks = devices.marks()
@@ -105,5 +107,9 @@ class Look:
     def _taken(self, but: Sequence[str]) -> Taken:
         if not self._session.reads_published:
             return self._ledger.taken(but=but)
-        whole = {r.subject: (r.claim, r.owner) for r in self._inventory.reservations if r.whole and r.claim not in but}
-        return Taken(whole=whole)  # type: ignore[arg-type]
+        reserved = [r for r in self._inventory.reservations if r.whole and not r.shared and r.claim not in but]
+        shares: dict[str, tuple[GpuShare, ...]] = {}
+        for share in (share for claim in self._published for share in claim.shares):
+            shares[share.address] = (*shares.get(share.address, ()), share)
+        whole = {r.subject: (r.claim, Owner(r.owner)) for r in reserved}
+        return Taken(whole=whole, shares=shares)

@@ -91,8 +91,8 @@ class LedgerSource:
         try:
             for event in self._claims.ledger.events(after=self._last):
                 self._last = event.number
-                devices = self._claims.claim(event.claim).devices
-                yield _event(event.state, event.claim, (device.address for device in devices), event.owner)
+                addresses = sorted(self._claims.claim(event.claim).gpu_addresses)
+                yield _event(event.state, event.claim, addresses, event.owner)
         except VfioctlError:  # an ordinary user, or a damaged ledger, which the overview reports
             self._last = 0
 
