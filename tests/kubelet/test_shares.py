@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,7 @@ from tests.kubelet.pods import Container, NotStarted, Pod, Rejected, pod
 from tests.kubelet.table import Place
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kubelet.allocating import pairs
+from vfioctl.kubelet.allocating.parts import PartsAllocation
 from vfioctl.kubelet.model.units import units_of
 
 CORE, MEMORY, GPU_MEM = "tencent.com/vcuda-core", "tencent.com/vcuda-memory", "aliyun.com/gpu-mem"
@@ -176,6 +179,48 @@ def test_one_that_asks_for_one_of_a_pair_is_not_mixed_up_with_later_ones(
     until_known(pair, *halves, *wholes)
     held = {owner: [share[1:] for share in each] for owner, each in shares(pair).items()}
     assert held == halves | wholes
+
+
+def test_a_whole_gpu_is_not_taken_from_its_container_for_the_next_one(named: Node, kubelet: Kubelet) -> None:
+    """The kubelet may ask for memory first, and does not say for which container."""
+    for number in range(3):
+        kubelet.admit(part(f"whole{number}", 100, 0))
+        before = {claim.id for claim in named.claims() if claim.shares[0].is_whole}
+        with suppress(NotStarted, Rejected):
+            kubelet.run(part(f"near{number}", 20))
+        assert {claim.id for claim in named.claims() if claim.shares[0].is_whole} == before
+
+
+def test_parts_of_a_gpu_that_is_cordoned_meanwhile_are_not_given(
+    pair: Node, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = PartsAllocation._made
+
+    def cordoned(self: PartsAllocation, *arguments: Any) -> Any:
+        claim = made(self, *arguments)
+        pair.host.kubelet.cordon([claim.shares[0].address])
+        return claim
+
+    monkeypatch.setattr(PartsAllocation, "_made", cordoned)
+    with pytest.raises(Rejected, match="is not given to pods: cordoned"):
+        kubelet.admit(part("one", 40))
+    assert pair.claims() == ()
+
+
+def test_parts_of_a_pod_are_not_taken_while_the_kubelet_is_silent(
+    make_node: MakeNode, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = make_node(reduced("hgx8", FIRST), resource(GPU_MEM))
+    node.start(GPU_MEM)
+    with pytest.raises(Rejected):
+        kubelet.admit(pod("rejected", a={GPU_MEM: 40}, b={GPU_MEM: 60}))
+    kubelet.run(pod("small", app={GPU_MEM: 10}))
+    until_known(node, "pod/default/small/app")
+    with monkeypatch.context() as patch:
+        patch.setattr("vfioctl.kubelet.serving.service.ask_once", lambda *_: None)
+        with pytest.raises(Rejected, match="the kubelet does not tell"):
+            kubelet.run(pod("large", app={GPU_MEM: 30}))
+    assert [claim.owner for claim in node.claims()] == ["pod/default/small/app"]
 
 
 def test_hundred_cores_with_memory_are_one_whole_gpu(named: Node, kubelet: Kubelet) -> None:
@@ -341,6 +386,17 @@ def test_a_daemon_that_died_costs_the_pod_and_leaves_no_claim(alone: Node, kubel
     with pytest.raises(Rejected, match=r"the MPS daemon of .* has died"):
         kubelet.admit(pod("one", app={GPU_MEM: 8}))
     assert alone.claims() == ()
+
+
+def test_a_container_does_not_start_again_without_its_daemon(alone: Node, kubelet: Kubelet) -> None:
+    alone.start(GPU_MEM)
+    holder = pod("one", app={GPU_MEM: 8})
+    kubelet.run(holder)
+    with alone.changed() as tree:
+        (unit,) = (name for name in tree.properties if name.startswith("unit:vfioctl-mps@"))
+        tree.properties[unit]["state"] = "failed"
+    with pytest.raises(NotStarted, match=r"the MPS daemon of .* has died"):
+        kubelet.start_container(holder, "app")
 
 
 def test_a_gpu_whose_daemon_is_for_one_claim_gives_no_other_parts(make_node: MakeNode, kubelet: Kubelet) -> None:

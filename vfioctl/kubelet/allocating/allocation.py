@@ -4,7 +4,7 @@ host only through claims and CDI files."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -228,11 +228,14 @@ class Allocation:
                 return
 
     def _refuse_cordoned(self, devices: Sequence[Device]) -> None:
-        known = cordons(self._session)
-        for device in devices:
-            for cordon in (known[name] for name in (str(device.subject), *device.under) if name in known):
+        self._refuse_cordons({name: device.subject for device in devices for name in (device.subject, *device.under)})
+
+    def _refuse_cordons(self, subjects: Mapping[str, str]) -> None:
+        """Raise ConflictError if one is cordoned. `subjects`: what is not given to pods then, by name."""
+        for name, cordon in cordons(self._session).items():
+            if subject := subjects.get(name):
                 raise ConflictError(
-                    f"{device.subject} is not given to pods: {cordon.words}",
+                    f"{subject} is not given to pods: {cordon.words}",
                     next_command=f"vfioctl kubelet uncordon {cordon.device}",
                 )
 

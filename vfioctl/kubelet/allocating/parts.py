@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vfioctl.containers.api import ContainersApi
 from vfioctl.core.locations import import_object
-from vfioctl.errors import BadSpec, ClaimConflict, NoCapacity, VfioctlError
+from vfioctl.errors import BadSpec, Busy, ClaimConflict, NoCapacity, VfioctlError
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kubelet.allocating import pairs
 from vfioctl.kubelet.allocating.allocation import Allocation
@@ -79,6 +79,7 @@ class PartsAllocation(Allocation):
                 claim, is_told = self._allocated_parts(resource, parts, other, deadline)
                 other = None
                 made.append(claim)
+                self._refuse_cordons({name: name for name in claim.asked})  # whoever cordons one later sees its claim
                 answers.append(self._answer_of(resource, claim) if is_told else Answer())
         return answers
 
@@ -91,7 +92,8 @@ class PartsAllocation(Allocation):
                     if not claim.is_live:  # it was just released
                         continue
                     _refuse_half(resource, claim)
-                    self._restored(resource, claim, deadline)
+                    restored = self._restored(resource, claim, deadline)
+                    self._answer_of(resource, restored)  # refuses where its daemon of MPS has died
                     given(claim.id)
                 names -= mine
         if names:
@@ -112,22 +114,20 @@ class PartsAllocation(Allocation):
             if resource.beside and not other:
                 pairs.note(*self._pair(resource), claim.id)
             return claim, True
-        amount = self._amount(resource, len(names), other)
-        gpus: Sequence[PciAddress] = ()
-        if other and is_whole(other):  # the container was told of these GPUs already
-            gpus = _gpus_of(other)
-        elif other:
-            self._gpus(resource, amount, other, node)  # refuses before anything is released
-        labels = labels_for(resource.name, names)
+        amount, labels = self._amount(resource, len(names), other), labels_for(resource.name, names)
         if other:
             theirs = [name for _, name in units_of(other)]
             labels = labels_for(resource.beside, theirs, resource.name, names)
+        if other and is_whole(other):  # its container was told of these GPUs already, and may use them
+            return self._claims.relabel(other.id, labels, why=f"its container asks for {resource.name}, too"), False
+        if other:
+            self._gpus(resource, amount, other, node)  # refuses before anything is released
             self.release(other, count_of(other.id))
-        claim = self._made(resource, amount, labels, deadline, gpus, node)
+        claim = self._made(resource, amount, labels, deadline, (), node)
         if resource.beside and not other:
             pairs.note(*self._pair(resource), claim.id)
             return claim, is_whole(claim)
-        return claim, not gpus
+        return claim, True
 
     def _of_init_container(self, resource: ResourceSettings, names: Sequence[str], other: Claim | None) -> Claim | None:
         """Return the claim of an init container of the same pod, from which the kubelet takes parts for the next one.
@@ -140,6 +140,11 @@ class PartsAllocation(Allocation):
                 continue
             others = {unit for unit in units - asked if unit[0] == resource.name}
             listing = self._listed() if others else None
+            if others and listing is None and claim.owner != PROVISIONAL and claim.id != told:
+                raise Busy(
+                    f"which pods have the parts of claim {claim.id} is not known: the kubelet does not tell",
+                    next_command=f"vfioctl claim show {claim.id}",
+                )
             if listing and any(listing.pods.get(unit) for unit in others):
                 self._claims.relabel(claim.id, without(claim, asked), why="its pod does not have these parts")
             elif found is None and not is_half(resource, claim) and (claim.owner == PROVISIONAL or claim.id == told):
