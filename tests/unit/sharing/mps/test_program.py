@@ -49,9 +49,9 @@ class TestTheProgram:
     @pytest.mark.alone  # what it sets is in forks of a process with one thread only
     def test_that_hangs_is_reported(self, standin: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         write(standin, "exec /bin/sleep 100")
-        monkeypatch.setattr(mps, "SECONDS", 0.3)
+        monkeypatch.setattr(mps, "SECONDS", 3.0)  # its worker is waited for twice as long
         monkeypatch.setattr(mps.talk, "__kwdefaults__", {"seconds": 0.3})
-        with pytest.raises(HostError, match=r"no answer within 0\.3 s"):
+        with pytest.raises(HostError, match="no answer within 3 s"):
             Live().ask_mps(str(tmp_path), "ps")
 
     def test_that_prints_without_end_is_cut_off(self, standin: Path) -> None:
