@@ -11,12 +11,13 @@ from functools import lru_cache
 from shlex import quote
 from typing import Any
 
-from vfioctl.claims.ledger.shares import NO_SHARES, by_gpu, shares_in, shares_text
+from vfioctl.claims.ledger.shares import NO_SHARES, shares_in, shares_text
 from vfioctl.claims.model.claim import LABEL, Claim, ClaimedDevice, ClaimState, Event, Undo
 from vfioctl.core.published import texts
 from vfioctl.core.reservations import Reservation
 from vfioctl.errors import RequestError, StoreDamaged
 from vfioctl.placement.model.claims import Hugepages, Owner, Taken
+from vfioctl.placement.model.share import by_gpu
 from vfioctl.units import Uuid, format_cpu_list, parse_cpu_list
 from vfioctl.untrusted_text import parse_json
 

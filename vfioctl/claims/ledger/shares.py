@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from vfioctl.inventory.model.values import PciAddress
@@ -38,14 +38,6 @@ def subtract(db: sqlite3.Connection, shares: Iterable[GpuShare]) -> None:
         if not share.is_whole:
             db.execute(_SUBTRACT, (share.cores, share.memory, share.address))
     db.execute("DELETE FROM claim_shared WHERE gpu NOT IN (SELECT resource FROM claim_part)")
-
-
-def by_gpu(shares: Iterable[GpuShare]) -> Mapping[str, tuple[GpuShare, ...]]:
-    """Return shares by the address of their GPU."""
-    listed: dict[str, tuple[GpuShare, ...]] = {}
-    for share in shares:
-        listed[share.address] = (*listed.get(share.address, ()), share)
-    return listed
 
 
 def shares_text(shares: Iterable[GpuShare]) -> str:

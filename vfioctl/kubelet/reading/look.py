@@ -18,7 +18,7 @@ from vfioctl.kubelet.model.settings import DeviceKind, KubeletSettings, Resource
 from vfioctl.kubelet.model.units import BESIDE
 from vfioctl.placement.api import PlacementApi
 from vfioctl.placement.model.claims import Owner, Taken
-from vfioctl.placement.model.share import GpuShare
+from vfioctl.placement.model.share import by_gpu
 from vfioctl.units import Uuid
 from vfioctl.vgpu.model.vgpu import Vgpus, VgpuState
 
@@ -108,8 +108,6 @@ class Look:
         if not self._session.reads_published:
             return self._ledger.taken(but=but)
         reserved = [r for r in self._inventory.reservations if r.whole and not r.shared and r.claim not in but]
-        shares: dict[str, tuple[GpuShare, ...]] = {}
-        for share in (share for claim in self._published for share in claim.shares):
-            shares[share.address] = (*shares.get(share.address, ()), share)
+        shares = by_gpu(share for claim in self._published for share in claim.shares)
         whole = {r.subject: (r.claim, Owner(r.owner)) for r in reserved}
         return Taken(whole=whole, shares=shares)

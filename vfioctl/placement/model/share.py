@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -97,6 +98,14 @@ def cores_in(cores: int) -> int:
 def memory_in(size: int) -> int:
     """Return the bytes of whole units that a size in bytes needs."""
     return -(-size // MEMORY_UNIT) * MEMORY_UNIT
+
+
+def by_gpu(shares: Iterable[GpuShare]) -> Mapping[str, tuple[GpuShare, ...]]:
+    """Return shares by the address of their GPU."""
+    listed: dict[str, tuple[GpuShare, ...]] = {}
+    for share in shares:
+        listed[share.address] = (*listed.get(share.address, ()), share)
+    return listed
 
 
 def why_unnamed(gpu: Function) -> str:
