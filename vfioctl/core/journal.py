@@ -15,7 +15,7 @@ from vfioctl.core.marks import Mark, MarkKind, marks_in
 from vfioctl.core.registry import Registry
 from vfioctl.core.snapshot import lock_inode, read_marks
 from vfioctl.core.store import Store
-from vfioctl.errors import BadDocument, Unfinished
+from vfioctl.errors import BadDocument, Busy, Unfinished
 
 _COLUMNS = "id, plan, state, boot_id, began, ended, why, reached, user, sudo_user, pid, command, made_for"
 _BEGIN = """
@@ -175,3 +175,8 @@ def unfinished_error(subjects: Iterable[str]) -> Unfinished:
         hint="finish it first: back to what it was, or forward with --forward",
         next_command="vfioctl recover",
     )
+
+
+def under_way_error(subjects: Iterable[str], pid: int | None) -> Busy:
+    """Return the error for devices that another process is changing."""
+    return Busy(f"a change of {', '.join(subjects)} is under way (process {pid})", hint="wait for it to finish")

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from vfioctl.core.action import Context
 from vfioctl.core.change import Change, Key, Plan
-from vfioctl.core.journal import Journal, unfinished_error
+from vfioctl.core.journal import Journal, under_way_error, unfinished_error
 from vfioctl.core.permission import refuse_read_only, refuse_unwritable_files
 from vfioctl.core.reading import read_changes, read_facts
 from vfioctl.core.registry import Registry
-from vfioctl.errors import BadDocument, Busy, KernelRefused, StalePlan, VerifyError
+from vfioctl.errors import BadDocument, KernelRefused, StalePlan, VerifyError
 from vfioctl.kernel.protocol import Kernel
 
 
@@ -36,10 +36,7 @@ def refuse_unfinished(registry: Registry, plan: Plan, journal: Journal, kernel: 
     for entry in unfinished:
         if cut_short := [subject for subject in entry.plan.subjects if subject in concerned]:
             if entry.under_way and entry.caller.pid != os.getpid():  # the caller does not hold the host's lock
-                raise Busy(
-                    f"a change of {', '.join(cut_short)} is under way (process {entry.caller.pid})",
-                    hint="wait for it to finish",
-                )
+                raise under_way_error(cut_short, entry.caller.pid)
             raise unfinished_error(cut_short)
 
 

@@ -12,7 +12,7 @@ from vfioctl.claims.lifecycle.lifecycle import Confirm, Lifecycle, refuse_unheld
 from vfioctl.claims.lifecycle.liveness import after, moment_of
 from vfioctl.claims.model.claim import Claim, Claimed, ClaimState, Preview
 from vfioctl.core.events import check_stop
-from vfioctl.errors import Busy, ClaimConflict, StalePlan, Stuck, VfioctlError
+from vfioctl.errors import ClaimConflict, StalePlan, Stuck, VfioctlError
 from vfioctl.inventory.api import InventoryApi
 from vfioctl.signals import deferred
 
@@ -170,16 +170,13 @@ class Creation(Lifecycle):
         """Raise Busy or Unfinished if a GPU of which the claim has a share is being changed, as by a bind that began
         before the share was recorded; ClaimConflict if it was taken from its driver since it was read."""
         from vfioctl.claims.lifecycle.device_plans import plans_again
-        from vfioctl.core.journal import unfinished_error
+        from vfioctl.core.journal import under_way_error, unfinished_error
 
         if not claim.shares:
             return
         for change in self._session.being_changed():
-            if changing := claim.gpu_addresses.intersection(change.subjects):
-                if not change.under_way:
-                    raise unfinished_error(changing)
-                words = f"a change of {', '.join(changing)} is under way (process {change.process})"
-                raise Busy(words, hint="wait for it to finish")
+            if changing := sorted(claim.gpu_addresses.intersection(change.subjects)):
+                raise under_way_error(changing, change.process) if change.under_way else unfinished_error(changing)
         plans_again(self._session, claim)
 
     def _prepare(self, claim: Claim, plan: Plan | None, progress: Progress | None, cancel: Cancel | None) -> Claimed:
