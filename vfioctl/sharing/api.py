@@ -68,8 +68,8 @@ class SharingApi(GpuTime):
         nothing: tuple[Claim, ...] = ()
         claims, problem = session.from_ledger(ClaimsApi(session).claims, nothing)
         host, offers = read_facts(session.kernel), {card.id for card in VgpuApi(session).vgpus().cards}
-        known, unknown = read_told(session.kernel)
-        daemons = {told.gpu: told for told in known}
+        told_of, unknown = read_told(session.kernel)
+        daemons = {told.gpu: told for told in told_of}
         facts = (self._with_daemon(_facts_of(gpu, inventory, offers), daemons.get(gpu.address)) for gpu in gpus)
         plans = (plan_of(known, host, _shares(claims, gpu)) for known, gpu in zip(facts, gpus, strict=True))
         return SharePlan(tuple(plans), (*([problem] if problem else []), *unknown))
@@ -137,10 +137,11 @@ def client_edits(session: Session, claim: Claim) -> tuple[Mapping[str, str], tup
     from vfioctl.sharing.mps.plan import refuse_unknown_file
 
     daemons, unknown = read_told(session.kernel)
-    pairs = ((share, told) for share in mps_shares(claim) for told in daemons if told.serves(share.gpu, claim.id))
+    shares = mps_shares(claim)
+    pairs = ((share, told) for share in shares for told in daemons if told.serves(share.gpu, claim.id))
     share, told = next(pairs, (None, None))
     if share is None or told is None:
-        for lacking in mps_shares(claim):
+        for lacking in shares:
             refuse_unknown_file(name_of(lacking.gpu), unknown)
             refuse_unknown_file(name_of(lacking.gpu, claim.id), unknown)
         _refuse_unserved(claim, daemons)

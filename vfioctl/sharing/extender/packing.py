@@ -12,8 +12,6 @@ from typing import NamedTuple
 _STEPS = 1000
 """How many GPUs are tried for the containers of one pod on one node. Without a limit, a pod with many containers would
 keep the scheduler waiting."""
-
-
 MOST_CONTAINERS = 200
 """A pod of which more containers ask for memory fits nowhere: it would cost much time and memory."""
 
