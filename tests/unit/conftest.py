@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -172,11 +173,22 @@ def timeless(text: str) -> str:
     return re.sub(r"\b\d+\.\d+ s\b", "0.00 s", re.sub(r'"seconds": [0-9.e-]+', '"seconds": 0.0', text))
 
 
+@contextmanager
+def running(program: Sequence[str], **settings: Any) -> Iterator[subprocess.Popen[Any]]:
+    """A program, with the settings of `subprocess.Popen`. It is killed in the end: after a test has failed,
+    one that goes on would be waited for without end."""
+    with subprocess.Popen(program, **settings) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 def answered(program: Sequence[str], answer: str) -> tuple[int, str, str]:
     """Run a program and answer its question. Exit code, stdout, and what the terminal (stdin and stderr) showed.
     Without the line that says that it is still working, which comes on a busy machine only."""
     ours, theirs = pty.openpty()
-    with subprocess.Popen(program, cwd=ROOT, stdin=theirs, stderr=theirs, stdout=subprocess.PIPE, text=True) as child:
+    with running(program, cwd=ROOT, stdin=theirs, stderr=theirs, stdout=subprocess.PIPE, text=True) as child:
         os.close(theirs)
         os.write(ours, answer.encode())
         shown = b""
@@ -187,5 +199,6 @@ def answered(program: Sequence[str], answer: str) -> tuple[int, str, str]:
             pass
         assert child.stdout is not None
         out = child.stdout.read()
+        code = child.wait()
     os.close(ours)
-    return child.returncode, out, re.sub(r"\r\x1b\[K(?:[^\r\n]*(?=\r\x1b\[K))?", "", shown.decode())
+    return code, out, re.sub(r"\r\x1b\[K(?:[^\r\n]*(?=\r\x1b\[K))?", "", shown.decode())

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.conftest import Run, answered
+from tests.unit.conftest import Run, answered, running
 from vfioctl.host import Host
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,7 +128,7 @@ def test_without_a_terminal_nothing_is_asked(run: Run, before: str, line: str) -
 def test_a_signal_at_the_question_has_its_exit_code(run: Run) -> None:
     ours, theirs = pty.openpty()
     program = [sys.executable, "-c", CONSOLE, "bind", GPU, "--simulate", "laptop"]
-    with subprocess.Popen(program, cwd=ROOT, stdin=theirs, stderr=theirs, stdout=subprocess.DEVNULL) as child:
+    with running(program, cwd=ROOT, stdin=theirs, stderr=theirs, stdout=subprocess.DEVNULL) as child:
         os.close(theirs)
         shown = b""
         while b"Continue?" not in shown:

@@ -19,8 +19,10 @@ def running(script: str, results: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Something that behaves like a machine: it writes to the results, or does not."""
     (results / "console.log").touch()
     with subprocess.Popen(["bash", "-c", script], cwd=results) as process:
-        yield process
-        process.kill()
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_a_run_whose_tests_end_is_not_ended_however_slow_it_is(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.unit.conftest import running
 from tests.unit.test_exit_codes import CONSOLE, GPU, ROOT, SIGNALS, signalled
 from vfioctl.host import Host
 from vfioctl.kernel.lock import held
@@ -27,7 +28,7 @@ def changing(*words: str, faults: str = "") -> Iterator[subprocess.Popen[str]]:
     environment = {**os.environ, "VFIOCTL_FAULTS": faults}
     program = [sys.executable, "-c", CONSOLE, *words]
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    with subprocess.Popen(program, cwd=ROOT, env=environment, text=True, **streams) as child:  # type: ignore[call-overload]
+    with running(program, cwd=ROOT, env=environment, text=True, **streams) as child:
         yield child
 
 

@@ -260,7 +260,7 @@ class TestKeys:
 
 
 def racing(file: Path, gate: Barrier, answers: SimpleQueue[str]) -> None:
-    gate.wait()
+    gate.wait(timeout=60)
     made = "failed"
     try:
         made = take(ledger_at(file), GPU, owner=f"user/p{os.getpid()}").id
@@ -277,9 +277,10 @@ def test_of_many_processes_one_gets_the_device(fast_folder: Path) -> None:
     children = [multiprocessing.Process(target=racing, args=(file, gate, answers)) for _ in range(8)]
     for child in children:
         child.start()
-    told = [answers.get() for _ in children]
     for child in children:
         child.join()
+    assert [child.exitcode for child in children] == [0] * 8
+    told = [answers.get() for _ in children]
     assert sorted(map(bool, told)) == [False] * 7 + [True]
     assert "failed" not in told
     assert [claim.id for claim in ledger_at(file).claims()] == [next(filter(None, told))]

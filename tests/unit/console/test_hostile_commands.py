@@ -12,7 +12,6 @@ import pty
 import random
 import re
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.hosts.machines import copy, original
-from tests.unit.conftest import FAILURES, ROOT, Answer, Run
+from tests.unit.conftest import FAILURES, ROOT, Answer, Run, running
 from tests.unit.console.test_hostile_text import HOSTILE, Spoiler, raw
 from vfioctl.app import places
 from vfioctl.console.lazy import built
@@ -335,7 +334,7 @@ def on_a_terminal(*words: str) -> tuple[int, str]:
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
     program = [sys.executable, "-c", "from vfioctl.app import console; console()", *words]
-    with subprocess.Popen(program, cwd=ROOT, env=environment, stdin=theirs, stdout=theirs, stderr=theirs) as child:
+    with running(program, cwd=ROOT, env=environment, stdin=theirs, stdout=theirs, stderr=theirs) as child:
         os.close(theirs)
         shown = b""
         try:
@@ -343,5 +342,6 @@ def on_a_terminal(*words: str) -> tuple[int, str]:
                 shown += part
         except OSError:  # EIO: the child has closed its end
             pass
+        code = child.wait()
     os.close(ours)
-    return child.returncode, shown.decode()
+    return code, shown.decode()

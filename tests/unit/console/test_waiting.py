@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.hosts.machines import HOSTS
-from tests.unit.conftest import PROGRAM, Run
+from tests.unit.conftest import PROGRAM, Run, running
 from vfioctl.console.waiting import Board, seconds_in
 from vfioctl.core.change import Plan
 from vfioctl.errors import BadSpec, DeviceInUse
@@ -253,7 +253,7 @@ class TestOfACommand:
     def test_ctrl_c_at_a_terminal_ends_it_and_leaves_no_trace(self, busy: Path) -> None:
         ours, theirs = pty.openpty()
         command = [*PROGRAM, "bind", "gpu0", "--wait", "60s", "--yes", "--simulate", str(busy)]
-        with subprocess.Popen(
+        with running(
             command, cwd=ROOT, stdin=theirs, stderr=theirs, stdout=subprocess.PIPE, start_new_session=True
         ) as child:
             os.close(theirs)

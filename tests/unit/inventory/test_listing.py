@@ -17,7 +17,7 @@ from rich.console import Console
 
 from docs.pictures import FOLDER, svg
 from tests.hosts.machines import HOSTS
-from tests.unit.conftest import PROGRAM, Golden, Run
+from tests.unit.conftest import PROGRAM, Golden, Run, running
 from vfioctl.host import Host
 from vfioctl.inventory.render.listing import FIELDS, inventory_table
 from vfioctl.kernel.simulated.files import replace
@@ -156,9 +156,7 @@ class TestWatching:
             "--simulate",
             str(busy),
         ]
-        with subprocess.Popen(
-            [*PROGRAM, *line], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        ) as child:
+        with running([*PROGRAM, *line], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
             assert child.stdout is not None
             assert child.stderr is not None
             assert child.stdout.readline() == "gpu1  vfio-pci\n"
@@ -173,7 +171,7 @@ class TestWatching:
         ours, theirs = pty.openpty()
         line = ["inventory", "--ready", "--watch", "--simulate", str(busy)]
         environment = {**os.environ, "TERM": "xterm"}
-        with subprocess.Popen([*PROGRAM, *line], cwd=ROOT, env=environment, stdout=theirs) as child:
+        with running([*PROGRAM, *line], cwd=ROOT, env=environment, stdout=theirs) as child:
             os.close(theirs)
             shown = b""
             while b"gpu1" not in shown:
@@ -188,7 +186,7 @@ class TestWatching:
 
     def test_json_is_one_line_for_each_change(self, busy: Path) -> None:
         line = ["inventory", "gpu1", "--format", "json", "--watch=0.2s", "--simulate", str(busy)]
-        with subprocess.Popen([*PROGRAM, *line], cwd=ROOT, text=True, stdout=subprocess.PIPE) as child:
+        with running([*PROGRAM, *line], cwd=ROOT, text=True, stdout=subprocess.PIPE) as child:
             assert child.stdout is not None
             overrides = [json.loads(child.stdout.readline())["gpus"][0]["driver_override"]]
             self.rebind(busy)
