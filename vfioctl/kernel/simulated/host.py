@@ -253,7 +253,8 @@ class Simulated(DeviceTable, mps.SimulatedMps):
             rules.load_module(self.tree, module)
 
     def viable(self, group: int) -> bool:
-        return rules.vfio_group_ioctl_get_status(self.tree, group)
+        with self.mutex:
+            return rules.vfio_group_ioctl_get_status(self.tree, group)
 
     @contextmanager
     def exclusive(
