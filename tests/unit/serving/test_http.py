@@ -73,7 +73,7 @@ def test_a_bug_costs_its_request(service: Service) -> None:
 
 
 def test_a_client_that_sends_a_byte_at_a_time_is_ended(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "_LONGEST", 0.2)
+    monkeypatch.setattr(http._Server, "longest_wait", 0.2)
     connection, began = service.connect(), time.monotonic()
     with pytest.raises(ConnectionError):  # noqa: PT012 - it takes some bytes until it is refused
         while time.monotonic() < began + 8:
@@ -83,10 +83,11 @@ def test_a_client_that_sends_a_byte_at_a_time_is_ended(service: Service, monkeyp
 
 
 def test_a_connection_too_many_takes_the_place_of_the_oldest(service: Service) -> None:
-    idle = [service.connect() for _ in range(3 * http._MOST)]
+    idle = [service.connect() for _ in range(3 * http._Server.most_waiting)]
     assert service.ask("/healthz")[0] == 200
     assert idle[0].recv(1) == b"", "it was ended at once, not after its time"
-    assert len(service.server._server._opened) <= http._MOST  # type: ignore[union-attr]
+    assert service.server.server
+    assert len(service.server.server.waiting) <= http._Server.most_waiting
     for connection in idle:
         connection.close()
 

@@ -113,7 +113,7 @@ def test_requests_without_a_length_and_too_large_ones(serve: Serve, header: byte
 
 
 def test_a_request_that_comes_slowly_is_ended(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_COMES", 0.2)
+    monkeypatch.setattr(module._Server, "longest_wait", 0.2)
     with socket.create_connection(("127.0.0.1", serve(echo).port), timeout=10) as connection:
         connection.sendall(b"POST /filter HTTP/1.1\r\nContent-Length: 1000\r\n\r\n")
         began = time.monotonic()
@@ -125,7 +125,9 @@ def test_a_request_that_comes_slowly_is_ended(serve: Serve, monkeypatch: pytest.
 
 def test_idle_connections_keep_nobody_out(serve: Serve) -> None:
     server = serve(echo)
-    idle = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(3 * module._MOST_WAITING)]
+    idle = [
+        socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(3 * module._Server.most_waiting)
+    ]
     assert ask(server, "POST", "/filter", b"")[0] == 200
     assert idle[0].recv(1) == b"", "the oldest was ended at once"
     for connection in idle:
@@ -134,7 +136,7 @@ def test_idle_connections_keep_nobody_out(serve: Serve) -> None:
 
 def test_an_answer_may_take_longer_than_its_request(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """Binding waits for the API server. Meanwhile idle connections do not take its place."""
-    monkeypatch.setattr(module, "_COMES", 0.2)
+    monkeypatch.setattr(module._Server, "longest_wait", 0.2)
     is_running, go = threading.Event(), threading.Event()
 
     def answer(verb: str, body: bytes) -> bytes:
@@ -145,7 +147,7 @@ def test_an_answer_may_take_longer_than_its_request(serve: Serve, monkeypatch: p
     thread = threading.Thread(target=lambda: answers.append(ask(server, "POST", "/bind", b"")))
     thread.start()
     assert is_running.wait(10)
-    for _ in range(2 * module._MOST_WAITING):
+    for _ in range(2 * module._Server.most_waiting):
         socket.create_connection(("127.0.0.1", server.port), timeout=10).close()
     time.sleep(1.2)
     go.set()
@@ -154,7 +156,7 @@ def test_an_answer_may_take_longer_than_its_request(serve: Serve, monkeypatch: p
 
 
 def test_too_many_answers_at_once_are_refused(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_COMES", 0.3)
+    monkeypatch.setattr(module._Server, "longest_wait", 0.3)
     go, running = threading.Event(), list[int]()
 
     def answer(verb: str, body: bytes) -> bytes:
