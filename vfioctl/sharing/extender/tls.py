@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 
 from vfioctl.errors import HostError
+from vfioctl.kernel.feeds import stamp
 
 _log = logging.getLogger("vfioctl.extender")
 
@@ -21,15 +22,15 @@ class RenewedContext(ABC):
         """Raises HostError for files that cannot be used."""
         self._files = [file for file in files if file]
         self._lock = threading.Lock()
-        self._stamp = self._stamped()
+        self._stamp = stamp(*self._files)
         self._context = self._read()
 
     def context(self) -> ssl.SSLContext:
         """Return what the next connection is made with. If new files cannot be used, those before them are kept, and
         that is logged."""
         with self._lock:
-            if (stamp := self._stamped()) != self._stamp:
-                self._stamp = stamp
+            if (found := stamp(*self._files)) != self._stamp:
+                self._stamp = found
                 try:
                     self._context = self._read()
                 except HostError as error:  # perhaps only one of the files is replaced so far
@@ -41,9 +42,6 @@ class RenewedContext(ABC):
     @abstractmethod
     def _read(self) -> ssl.SSLContext:
         """Make a context. Raises HostError."""
-
-    def _stamped(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(_stamp(file) for file in self._files)
 
 
 class ServingContext(RenewedContext):
@@ -87,12 +85,3 @@ class AskingContext(RenewedContext):
         except OSError as error:
             raise HostError(f"cannot use the certificate {self._certificate}: {error.strerror or error}") from None
         return context
-
-
-def _stamp(path: Path) -> tuple[int, ...]:
-    """What differs once a file is replaced or written; nothing of one that is missing."""
-    try:
-        status = path.stat()
-    except OSError:
-        return ()
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
