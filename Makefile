@@ -31,8 +31,10 @@ BENCH_PYTHON ?= $(firstword $(wildcard /usr/bin/python3) $(PYTHON))
 # to collect all tests takes most of a minute
 ALONE = $(sort $(shell grep -rl --include='test_*.py' 'mark\.alone' tests/unit tests/contract))
 PROTO := vfioctl/kubelet/proto
-# seconds after which a test has failed, with the line where it waits: one that hangs must not keep the others waiting
+# seconds after which a test has failed, with the line where it waits: one that hangs must not keep the others waiting.
+# Its process is ended where it can be replaced; tests that are alone may have no thread beside them that does so
 LONGEST := 600
+ENDED := --timeout=$(LONGEST) --timeout-method=thread
 # a command, not a target: a line that calls make is run in a dry run, too, and examples of the documents are dry runs
 PACKAGED = $(BIN)/pytest tests/lab/packages
 
@@ -101,9 +103,9 @@ check: style ## the same, who may import whom, the examples in the documents: a 
 
 unit: $(VENV)/with-libvirt ## all tests that need no machine
 	@mkdir -p $(RESULTS)
-	$(BIN)/pytest --timeout=$(LONGEST) --durations=20 --numprocesses auto --dist worksteal -m "not alone" tests/unit tests/contract 2>&1 | tee $(RESULTS)/unit.txt
+	$(BIN)/pytest $(ENDED) --durations=20 --numprocesses auto --dist worksteal -m "not alone" tests/unit tests/contract 2>&1 | tee $(RESULTS)/unit.txt
 # those with the kubelet that is played wait most of the time
-	$(BIN)/pytest --timeout=$(LONGEST) --durations=10 --numprocesses 4 tests/kubelet 2>&1 | tee --append $(RESULTS)/unit.txt
+	$(BIN)/pytest $(ENDED) --durations=10 --numprocesses 4 tests/kubelet 2>&1 | tee --append $(RESULTS)/unit.txt
 # two runs side by side: each test of one is alone in its process
 	@echo "pytest -m alone: those of the kernel beside all others"; failed=0; \
 	$(BIN)/pytest --timeout=$(LONGEST) --durations=20 -m alone $(filter tests/unit/kernel/%,$(ALONE)) > $(RESULTS)/alone.txt 2>&1 & kernel=$$!; \

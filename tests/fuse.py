@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.processes import end_in_time
+
 NODEV = 4  # MS_NODEV
 _DETACH = 2  # MNT_DETACH
 _LOOKUP, _FORGET, _GETATTR, _OPEN, _RELEASE, _FLUSH, _INIT, _BATCH_FORGET = 1, 2, 3, 14, 18, 25, 26, 42
@@ -31,6 +33,7 @@ def mounted(place: Path, user: int, flags: int) -> Iterator[int]:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         if (server := os.fork()) == 0:
             try:
+                end_in_time()
                 _serve(device, user)
             finally:
                 os._exit(0)

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.processes import end_in_time
+
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become two users")
 
@@ -22,6 +24,7 @@ def as_nobody(work: Callable[[], Any]) -> Any:
     if pid == 0:
         code = 1
         try:
+            end_in_time()
             os.close(ours)
             os.setgroups([])
             os.setgid(NOBODY)

@@ -119,7 +119,7 @@ class TestAsking:
         assert "Continue?" not in shown
 
     def test_not_when_there_is_nothing_to_do(self, run: Run) -> None:
-        run("bind gpu0 --simulate laptop")
+        assert run("bind gpu0 --simulate laptop").code == 0
         code, out, shown = at_a_terminal("", *BIND)
         assert (code, shown) == (0, "")
         assert out.startswith("Nothing to do")

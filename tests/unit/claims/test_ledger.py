@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import end_in_time
 from vfioctl.claims.ledger.ledger import ClaimLedger, Draft, Moment, Uses
 from vfioctl.claims.ledger.migrations import MIGRATIONS
 from vfioctl.claims.model.claim import Claim, ClaimedDevice, ClaimState, Undo
@@ -260,7 +261,8 @@ class TestKeys:
 
 
 def racing(file: Path, gate: Barrier, answers: SimpleQueue[str]) -> None:
-    gate.wait(timeout=60)
+    end_in_time()
+    gate.wait()
     made = "failed"
     try:
         made = take(ledger_at(file), GPU, owner=f"user/p{os.getpid()}").id

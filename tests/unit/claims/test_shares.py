@@ -314,6 +314,8 @@ def test_many_at_once_get_no_more_than_there_is(here: Machine) -> None:
     command = [sys.executable, "-c", "from vfioctl.app import console; console()", *line]
     with ThreadPoolExecutor(8) as pool:
         codes = sorted(
-            pool.map(lambda _: subprocess.run(command, capture_output=True, check=False).returncode, range(8))
+            pool.map(
+                lambda _: subprocess.run(command, capture_output=True, check=False, timeout=120).returncode, range(8)
+            )
         )
     assert codes == [0, 0, 0, 4, 4, 4, 4, 4]

@@ -130,7 +130,6 @@ def test_a_time_limit_of_the_command_stays(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_fast_command_has_one_thread_and_no_timer_left() -> None:
-    signal.setitimer(signal.ITIMER_REAL, 0)  # the time limit of the test itself, which is short
     line = spinner.Spinner("working")
     assert "spinner" not in [thread.name for thread in threading.enumerate()]
     line.stop()

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.processes import end_in_time
 from tests.unit.conftest import Run
 from tests.unit.containers.test_cdi import GPU, NOBODY, OTHER, Ledger, a_claim, needs_root
 from vfioctl.claims.model.claim import ClaimState
@@ -283,6 +284,7 @@ class TestBundle:
         child = os.fork()
         if child == 0:
             try:
+                end_in_time()
                 os.setgroups([])
                 os.setgid(NOBODY)
                 os.setuid(NOBODY)

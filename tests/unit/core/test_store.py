@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.hosts.machines import HOSTS, REGISTRY, copy, machine, original, state
+from tests.processes import end_in_time
 from tests.unit.conftest import Run
 from vfioctl.core import store
 from vfioctl.core.change import Caller
@@ -166,8 +167,9 @@ class TestTransactions:
         begin = multiprocessing.Barrier(processes)
 
         def make() -> None:
+            end_in_time()
             for number in range(rounds):
-                begin.wait(timeout=60)
+                begin.wait()
                 add(store_at(fast_folder / f"{number}.db"))
 
         makers = [multiprocessing.Process(target=make) for _ in range(processes)]

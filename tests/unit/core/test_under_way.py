@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.hosts.machines import copy, original
+from tests.processes import end_in_time
 from tests.unit.conftest import Run
 from tests.users import as_nobody, as_root
 from vfioctl import sources
@@ -62,6 +63,7 @@ def child(work: Callable[[], None]) -> Iterator[int]:
     pid = os.fork()
     if pid == 0:
         try:
+            end_in_time()
             work()
             os.write(theirs, b"1")
             signal.pause()

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests import fuse
+from tests.processes import end_in_time
 from vfioctl.inventory.probe import processes as scan
 from vfioctl.kernel.live import processes
 from vfioctl.kernel.live.host import Live
@@ -35,6 +36,7 @@ def nobodys(work: Callable[[], object]) -> Iterator[str]:
     pid = os.fork()
     if pid == 0:
         try:
+            end_in_time()
             os.setgroups([])
             os.setgid(NOBODY)
             os.setuid(NOBODY)
@@ -224,6 +226,7 @@ def restless(work: Callable[[], None]) -> Iterator[str]:
     pid = os.fork()
     if pid == 0:
         try:
+            end_in_time()
             os.setgroups([])
             os.setgid(NOBODY)
             os.setuid(NOBODY)
@@ -258,9 +261,10 @@ def test_a_process_that_opens_and_closes_files_at_times_is_no_doubt(monkeypatch:
         return genuine(pid, name, directory)
 
     with restless(moving_descriptor(lambda: os.read(waits, 1), lambda: os.write(told, b"."))) as pid:
+        os.close(told)  # so that its end is heard
         monkeypatch.setattr(processes, "_descriptor", descriptor)
         found = Live().open_nodes(pid)
-    for end in (waits, wake, tells, told):
+    for end in (waits, wake, tells):
         os.close(end)
     assert len(read) > len(set(read)), "they were read again"
     assert has(found)

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hosts.machines import copy, original, unhurried
+from tests.processes import end_in_time
 from vfioctl.errors import HostError, KernelRefused
 from vfioctl.inventory.model.values import PciAddress
 from vfioctl.kernel import files
@@ -303,6 +304,7 @@ def in_a_child(work: Callable[[], object]) -> int:
     if child := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     try:
+        end_in_time()
         work()
     finally:
         os._exit(1)

@@ -340,6 +340,7 @@ class TestTls:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(files / "certificate", files / "key")
         with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.settimeout(20)
 
             def accept() -> None:
                 for _ in range(2):
