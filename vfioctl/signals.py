@@ -44,11 +44,12 @@ def deferred() -> Iterator[None]:
     if _state.deferring:  # an enclosing block already defers them
         yield
         return
-    _state.deferring = True
     # the kernel would keep an ignored signal pending while it is blocked
     heard = {number for number in _ALL if signal.getsignal(number) != signal.SIG_IGN}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, heard)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        _state.deferring = True
+        signal.pthread_sigmask(signal.SIG_BLOCK, heard)  # blocks them, and then raises what the handler of one raises
         yield
     except BaseException:
         _take(_ALL - before)

@@ -1,10 +1,11 @@
 """Interrupts are heard where they are listened for, and nowhere else."""
 
 import signal
+from collections.abc import Collection
 
 import pytest
 
-from vfioctl.signals import Interrupt, check_interrupt, deferred
+from vfioctl.signals import Interrupt, are_deferred, check_interrupt, deferred
 
 
 def test_it_is_heard_where_one_listens() -> None:
@@ -48,6 +49,24 @@ def test_a_failure_comes_before_it() -> None:
 
     with pytest.raises(ZeroDivisionError), deferred():
         fail()
+
+
+def test_one_that_is_heard_while_the_block_begins_leaves_none_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call that blocks them calls the handler of one that came just before."""
+    genuine, before = signal.pthread_sigmask, signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+    def masked(how: int, numbers: Collection[int]) -> object:
+        genuine(how, numbers)
+        if how == signal.SIG_BLOCK and numbers:
+            raise Interrupt(signal.SIGINT)
+        return before
+
+    with monkeypatch.context() as patch:
+        patch.setattr(signal, "pthread_sigmask", masked)
+        with pytest.raises(Interrupt), deferred():
+            pytest.fail("the block has begun")
+    assert not are_deferred()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
 def test_nothing_waits_for_one_that_another_thread_took(monkeypatch: pytest.MonkeyPatch) -> None:
