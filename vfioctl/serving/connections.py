@@ -123,10 +123,11 @@ class Listener:
     def start(self) -> None:
         """Listen, and answer in threads. Raises HostError if the address cannot be used."""
         try:
-            self.server = self._serve(split(self._listen))
+            server = self._serve(split(self._listen))
         except OSError as error:
             raise HostError(f"cannot listen on {self._listen}: {error.strerror or error}", hint=self._hint) from None
-        threading.Thread(target=self.server.serve_forever, args=(self._poll,), name="http", daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(self._poll,), name="http", daemon=True).start()
+        self.server = server
 
     def close(self) -> None:
         """Stop listening and end all connections."""
