@@ -11,7 +11,7 @@ import pytest
 
 from tests.lab.outside import machine, progress
 
-LIMIT = 0.6
+LIMIT = 2.0
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def running(script: str, results: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_run_whose_tests_end_is_not_ended_however_slow_it_is(tmp_path: Path) -> None:
-    slow = "for i in 1 2 3 4 5 6; do sleep 0.25; echo passed a::$i >>ended.txt; done; echo 0 >status; sleep 0.1"
+    slow = "for i in 1 2 3 4 5 6; do sleep 0.5; echo passed a::$i >>ended.txt; done; echo 0 >status; sleep 0.1"
     with running(slow, tmp_path) as process:
         ended = machine.wait(process, tmp_path, LIMIT, [])
         assert ended != machine.NO_PROGRESS
