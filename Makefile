@@ -32,7 +32,7 @@ BENCH_PYTHON ?= $(firstword $(wildcard /usr/bin/python3) $(PYTHON))
 ALONE = $(sort $(shell grep -rl --include='test_*.py' 'mark\.alone' tests/unit tests/contract))
 PROTO := vfioctl/kubelet/proto
 # seconds after which a test has failed, with the line where it waits: one that hangs must not keep the others waiting.
-# Its process is ended where it can be replaced; tests that are alone may have no thread beside them that does so
+# A thread ends its process, which xdist replaces. Tests that are alone may have no such thread: a signal fails them
 LONGEST := 600
 ENDED := --timeout=$(LONGEST) --timeout-method=thread
 # a command, not a target: a line that calls make is run in a dry run, too, and examples of the documents are dry runs

@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -184,6 +184,15 @@ def running(program: Sequence[str], **settings: Any) -> Iterator[subprocess.Pope
             process.kill()
 
 
+def until_closed(terminal: int) -> bytes:
+    """What is written to a pseudoterminal until no program has its other end open."""
+    written = b""
+    with suppress(OSError):  # EIO, as Linux reports the end
+        while part := os.read(terminal, 65536):
+            written += part
+    return written
+
+
 def answered(program: Sequence[str], answer: str) -> tuple[int, str, str]:
     """Run a program and answer its question. Exit code, stdout, and what the terminal (stdin and stderr) showed.
     Without the line that says that it is still working, which comes on a busy machine only."""
@@ -191,12 +200,7 @@ def answered(program: Sequence[str], answer: str) -> tuple[int, str, str]:
     with running(program, cwd=ROOT, stdin=theirs, stderr=theirs, stdout=subprocess.PIPE, text=True) as child:
         os.close(theirs)
         os.write(ours, answer.encode())
-        shown = b""
-        try:
-            while part := os.read(ours, 65536):
-                shown += part
-        except OSError:  # EIO: the child has closed its end
-            pass
+        shown = until_closed(ours)
         assert child.stdout is not None
         out = child.stdout.read()
         code = child.wait()

@@ -8,8 +8,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import pytest
 
@@ -23,13 +23,11 @@ BIND = f"bind {GPU} --yes --simulate laptop".split()
 SLOW = 1.0
 
 
-@contextmanager
-def changing(*words: str, faults: str = "") -> Iterator[subprocess.Popen[str]]:
+def changing(*words: str, faults: str = "") -> AbstractContextManager[subprocess.Popen[str]]:
     environment = {**os.environ, "VFIOCTL_FAULTS": faults}
     program = [sys.executable, "-c", CONSOLE, *words]
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    with running(program, cwd=ROOT, env=environment, text=True, **streams) as child:
-        yield child
+    return running(program, cwd=ROOT, env=environment, text=True, **streams)
 
 
 def read_until(child: subprocess.Popen[str], word: str) -> None:

@@ -262,7 +262,7 @@ class TestKeys:
 
 def racing(file: Path, gate: Barrier, answers: SimpleQueue[str]) -> None:
     end_in_time()
-    gate.wait()
+    gate.wait(timeout=60)
     made = "failed"
     try:
         made = take(ledger_at(file), GPU, owner=f"user/p{os.getpid()}").id

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.hosts.machines import copy, original
-from tests.unit.conftest import FAILURES, ROOT, Answer, Run, running
+from tests.unit.conftest import FAILURES, ROOT, Answer, Run, running, until_closed
 from tests.unit.console.test_hostile_text import HOSTILE, Spoiler, raw
 from vfioctl.app import places
 from vfioctl.console.lazy import built
@@ -336,12 +336,7 @@ def on_a_terminal(*words: str) -> tuple[int, str]:
     program = [sys.executable, "-c", "from vfioctl.app import console; console()", *words]
     with running(program, cwd=ROOT, env=environment, stdin=theirs, stdout=theirs, stderr=theirs) as child:
         os.close(theirs)
-        shown = b""
-        try:
-            while part := os.read(ours, 65536):
-                shown += part
-        except OSError:  # EIO: the child has closed its end
-            pass
+        shown = until_closed(ours)
         code = child.wait()
     os.close(ours)
     return code, shown.decode()

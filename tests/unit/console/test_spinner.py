@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.hosts.machines import HOSTS
-from tests.unit.conftest import PROGRAM
+from tests.unit.conftest import PROGRAM, running, until_closed
 from vfioctl.console import spinner
 
 ERASE = "\r\x1b[K"
@@ -37,19 +37,13 @@ def stderr_of(words: Sequence[str], environment: Mapping[str, str], *, columns: 
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     environment = {**os.environ, "TERM": "xterm", **environment}
-    process = subprocess.Popen(
+    with running(
         [*PROGRAM, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs, env=environment, text=True
-    )
-    os.close(theirs)
-    written = b""
-    try:
-        while piece := os.read(ours, 65536):
-            written += piece
-    except OSError:  # the terminal's end, as Linux reports it
-        pass
-    finally:
+    ) as process:
+        os.close(theirs)
+        written = until_closed(ours)
         os.close(ours)
-    results = process.communicate(timeout=60)[0]
+        results = process.communicate(timeout=60)[0]
     return written.decode(), results, process.returncode
 
 

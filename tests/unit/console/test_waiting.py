@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.hosts.machines import HOSTS
-from tests.unit.conftest import PROGRAM, Run, running
+from tests.unit.conftest import PROGRAM, Run, running, until_closed
 from vfioctl.console.waiting import Board, seconds_in
 from vfioctl.core.change import Plan
 from vfioctl.errors import BadSpec, DeviceInUse
@@ -261,11 +261,7 @@ class TestOfACommand:
             while b"tritonserver" not in shown:
                 shown += os.read(ours, 65536)
             child.send_signal(2)
-            try:
-                while part := os.read(ours, 65536):
-                    shown += part
-            except OSError:  # EIO: the child has closed its end
-                pass
+            shown += until_closed(ours)
             assert child.wait(20) == 130
         os.close(ours)
         assert re.search(rb"Waiting up to [56]\d s for them to release it", shown)  # the first look takes time

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.processes import end_in_time
 from tests.unit.conftest import Run
 from tests.unit.containers.test_cdi import GPU, NOBODY, OTHER, Ledger, a_claim, needs_root
+from tests.users import as_nobody
 from vfioctl.claims.model.claim import ClaimState
 from vfioctl.containers.api import OciApi
 from vfioctl.containers.oci.bundle import bundle_in, opened_config, replace_config
@@ -281,19 +281,12 @@ class TestBundle:
         for above in bundle.parents:
             if above.stat().st_mode & 0o001 == 0:
                 above.chmod(0o711)
-        child = os.fork()
-        if child == 0:
-            try:
-                end_in_time()
-                os.setgroups([])
-                os.setgid(NOBODY)
-                os.setuid(NOBODY)
-                with opened_config(bundle) as opened:
-                    replace_config(opened, b"new")
-                os._exit(0)
-            finally:
-                os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+        def edit() -> None:
+            with opened_config(bundle) as opened:
+                replace_config(opened, b"new")
+
+        assert as_nobody(edit) is None
         assert (bundle / "config.json").read_bytes() == b"new"
 
 

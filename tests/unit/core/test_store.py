@@ -169,7 +169,7 @@ class TestTransactions:
         def make() -> None:
             end_in_time()
             for number in range(rounds):
-                begin.wait()
+                begin.wait(timeout=60)
                 add(store_at(fast_folder / f"{number}.db"))
 
         makers = [multiprocessing.Process(target=make) for _ in range(processes)]

@@ -44,7 +44,7 @@ class ExtenderServer(Listener):
         self._verbs, self._answer, self._health, self._metrics = frozenset(verbs), answer, health, metrics
         super().__init__(
             address,
-            lambda split: _Server(split, self.reply, tls),
+            lambda host_and_port: _Server(host_and_port, self.reply, tls),
             poll=_POLL,
             hint="--listen names another address",
         )
