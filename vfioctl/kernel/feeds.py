@@ -117,14 +117,14 @@ def wait_for(feed: Feed, seconds: float) -> None:
             time.sleep(max(0.0, until - time.monotonic()))
 
 
-def stamp(*files: Path) -> tuple[tuple[int, int, int] | None, ...]:
+def stamp(*files: Path) -> tuple[tuple[int, ...] | None, ...]:
     """Return what differs when one of the files was written or replaced; None for a file that is not there."""
     return tuple(map(_stamp, files))
 
 
-def _stamp(file: Path) -> tuple[int, int, int] | None:
+def _stamp(file: Path) -> tuple[int, ...] | None:
     try:
         status = file.stat()
     except OSError:
         return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
